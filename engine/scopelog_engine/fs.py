@@ -1,0 +1,228 @@
+"""The file-system seam: the one small interface through which all disk work goes.
+
+Production uses :class:`OsFileSystem`; tests use a simulated disk with the same interface. Paths are ``str``.
+Every method raises ``OSError`` as the operating system does; nothing here retries, hides or translates an error,
+except that EINTR is retried by Python itself (PEP 475).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+if sys.platform != "win32":
+    import fcntl
+
+Identity = tuple[int, int]  # device and inode
+
+
+class File(Protocol):
+    """An open file. Offsets and lengths are in bytes."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """At most ``length`` bytes at ``offset``; fewer only at the end of the file or on a short read."""
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        """Write at ``offset``; returns how many bytes were written, which may be fewer than asked."""
+
+    def size(self) -> int:
+        """Length by lseek: cheap, and asks for no time stamp."""
+
+    def truncate(self, length: int) -> None: ...
+
+    def allocate(self, offset: int, length: int) -> None:
+        """Reserve space and extend the file with zeros up to ``offset + length``."""
+
+    def sync(self) -> None:
+        """Make data and length durable (fdatasync; F_FULLFSYNC on macOS). An error is final: never call again."""
+
+    def try_lock(self) -> bool:
+        """Take an exclusive flock without waiting; False if another open file holds it."""
+
+    def identity(self) -> Identity: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the engine asks of a disk."""
+
+    preallocates: bool
+    """Whether :meth:`File.allocate` is worth calling."""
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing. FileNotFoundError if missing."""
+
+    def open_readonly(self, path: str) -> File: ...
+
+    def create(self, path: str) -> File:
+        """Create a new file (mode 0600) and open it. FileExistsError if the name is taken."""
+
+    def open_or_create(self, path: str) -> File:
+        """Open for reading and writing; create with mode 0600 if missing (the lock file alone needs this)."""
+
+    def make_dir(self, path: str) -> None:
+        """Create one directory (mode 0700). FileExistsError if the name is taken."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory, replacing a target file atomically."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_dir(self, path: str) -> None: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def identity(self, path: str) -> Identity | None:
+        """Device and inode the path names now, or None. Never called on a live log (see storage contract 8)."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the directory's entries durable."""
+
+
+class OsFile:
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def pread(self, length: int, offset: int) -> bytes:
+        return os.pread(self.fd, length, offset)
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        return os.pwrite(self.fd, data, offset)
+
+    def size(self) -> int:
+        return os.lseek(self.fd, 0, os.SEEK_END)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
+
+    def allocate(self, offset: int, length: int) -> None:
+        os.posix_fallocate(self.fd, offset, length)
+
+    if sys.platform == "darwin":
+
+        def sync(self) -> None:
+            fcntl.fcntl(self.fd, fcntl.F_FULLFSYNC)
+
+    else:
+
+        def sync(self) -> None:
+            os.fdatasync(self.fd)
+
+    def try_lock(self) -> bool:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def identity(self) -> Identity:
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFileSystem:
+    """The operating system's disk. Files are 0600, directories 0700, descriptors are not inherited by exec."""
+
+    preallocates = hasattr(os, "posix_fallocate") and sys.platform != "darwin"
+
+    def open(self, path: str) -> File:
+        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    def open_readonly(self, path: str) -> File:
+        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    def create(self, path: str) -> File:
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+    def open_or_create(self, path: str) -> File:
+        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+    def make_dir(self, path: str) -> None:
+        os.mkdir(path, 0o700)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def identity(self, path: str) -> Identity | None:
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def closing(file: File) -> Iterator[File]:
+    """Close ``file`` on the way out."""
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def write_all(file: File, data: bytes, offset: int) -> None:
+    """Write every byte of ``data`` at ``offset``, going on after short writes; a write of nothing is ENOSPC."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        count = file.pwrite(view[done:], offset + done)
+        if count <= 0:
+            raise OSError(errno.ENOSPC, "the file system wrote nothing")
+        done += count
+
+
+def read_all(file: File, length: int, offset: int) -> bytes:
+    """Exactly ``length`` bytes at ``offset``, or fewer if the file ends before; short reads are continued."""
+    data = file.pread(length, offset)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    have = len(data)
+    while have < length:
+        data = file.pread(length - have, offset + have)
+        if not data:
+            break
+        pieces.append(data)
+        have += len(data)
+    return b"".join(pieces)
