@@ -26,6 +26,9 @@ class Alarm(Protocol):
 class Clock(Protocol):
     """Source of time. ``monotonic`` is in seconds and drives windows; ``wall_ms`` is data only."""
 
+    runs_by_itself: bool
+    """Whether alarms go off without anybody moving the clock."""
+
     def monotonic(self) -> float: ...
 
     def wall_ms(self) -> int: ...
@@ -35,6 +38,8 @@ class Clock(Protocol):
 
 class SystemClock:
     """The operating system's clocks; each alarm owns one daemon thread, started at its first use."""
+
+    runs_by_itself = True
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -99,6 +104,8 @@ class _ThreadAlarm:
 
 class ManualClock:
     """A clock that moves only when told: ``advance`` runs the alarms that fall due, in order, on the caller's thread."""
+
+    runs_by_itself = False
 
     def __init__(self, start: float = 0.0, wall_ms: int = 1_764_547_200_000) -> None:
         self._now = start

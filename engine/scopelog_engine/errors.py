@@ -31,6 +31,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class ScopelogError(Exception):
     """Base of all errors. ``cause`` and ``remedy`` are one sentence each, without a full stop."""
@@ -39,6 +41,13 @@ class ScopelogError(Exception):
         super().__init__(f"{cause}; {remedy}")
         self.cause = cause
         self.remedy = remedy
+
+    def again(self) -> Self:
+        """The same error as a new object, for another caller that it also concerns; raise it ``from`` this one."""
+        twin = type(self).__new__(type(self), *self.args)
+        twin.args = self.args
+        twin.__dict__.update(self.__dict__)
+        return twin
 
 
 class InvalidInput(ScopelogError, ValueError):

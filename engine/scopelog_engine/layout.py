@@ -31,7 +31,7 @@ KIND_BATCH: Final = 0x51  # envelope of one zstd frame that follows
 KIND_INDEX: Final = 0x52  # closes a stretch; its body stands inside the skippable frame
 KIND_CLOSE: Final = 0x53  # clean close: everything before it is durable
 KIND_HEADER: Final = 0x54  # first frame of every file; one zstd frame follows
-KIND_MAX: Final = 0x5F
+KIND_INSIDE: Final = 0x58  # kinds from here on, like KIND_INDEX, carry their payload inside the skippable frame
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 SKIPPABLE_HEADER: Final = 8  # magic and size, fixed by zstd
 ENVELOPE_VERSION: Final = 1
@@ -98,7 +98,7 @@ def session_dir_name(session_id: str) -> str:
     An id whose encoded form would be longer keeps its first characters and gets a digest; the header
     of its main log says the whole id.
     """
-    parts = []
+    parts: list[str] = []
     for byte in session_id.encode("utf-8"):
         char = chr(byte)
         if char.isascii() and (char.isdigit() or ("a" <= char <= "z") or char in "-_" or (char == "." and parts)):

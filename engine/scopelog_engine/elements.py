@@ -1,0 +1,116 @@
+"""Elements: validated and frozen in one step at admission, thawed on reading.
+
+An element is JSON: dict with str keys, list, str, int, float, bool or None. Whatever would not come back exactly
+as it went in is refused, never converted. The quick path encodes, decodes and compares: the bytes are the frozen
+element, their length is its size, and the comparison catches what the encoder alone would convert silently
+(tuples, bytes, int keys, NaN). What the quick path cannot take (lone surrogates, very long integers) is walked
+type by type and goes through the standard library. Source: storage contract 5.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from .errors import InvalidElement, LimitExceeded
+from .layout import MAX_DEPTH, MAX_ELEMENT_BYTES
+
+Json: TypeAlias = Any  # dict[str, Json] | list[Json] | str | int | float | bool | None
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_SHALLOW: Final = 2 * MAX_DEPTH  # shorter text cannot nest deeper than the limit
+_REMEDY: Final = "store dict (str keys), list, str, int, float, bool or None"
+
+
+def freeze(element: Json) -> tuple[bytes, Json]:
+    """The element's JSON text and a private copy of it.
+
+    Raises :class:`InvalidElement` for what is not JSON or would change on the way, :class:`LimitExceeded` for
+    nesting over 256 or a text over 64 MiB.
+    """
+    try:
+        body = _encode(element)
+        copy = _decode(body)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        body = _freeze_slowly(element)
+        return body, thaw(body)
+    if copy != element:
+        body = _freeze_slowly(element)
+        return body, thaw(body)
+    if len(body) > _SHALLOW:
+        check_limits(element, body)
+    return body, copy
+
+
+def check_limits(element: Json, body: bytes) -> None:
+    """Refuse a long element that nests too deep or is too large. ``body`` is its JSON text."""
+    if len(body) > MAX_ELEMENT_BYTES:
+        raise LimitExceeded(
+            f"the element takes {len(body)} bytes as JSON, the limit is {MAX_ELEMENT_BYTES}",
+            "split it, or store it elsewhere and keep a reference",
+        )
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _walk(element)
+
+
+def thaw(body: bytes) -> Json:
+    """The element that ``body`` is the JSON text of."""
+    try:
+        return _decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return loads(body)
+
+
+def loads(text: bytes) -> Json:
+    """Strict JSON by the standard library, which alone reads lone surrogates and integers of any length."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _freeze_slowly(element: Json) -> bytes:
+    _walk(element)
+    try:
+        body = json.dumps(element, allow_nan=False, separators=(",", ":")).encode("ascii")
+        back = loads(body)
+    except (ValueError, OverflowError) as error:  # an int beyond the interpreter's digit limit
+        raise InvalidElement(f"the element cannot be written as JSON ({error})", _REMEDY) from None
+    if back != element:
+        raise InvalidElement(
+            "the element would not come back as it went in (a surrogate pair stored as two characters)",
+            "join the halves of surrogate pairs",
+        )
+    if len(body) > MAX_ELEMENT_BYTES:
+        check_limits(element, body)
+    return body
+
+
+def _walk(element: Json) -> None:
+    """Refuse whatever is not JSON, type by type, without recursion and without harm from cycles."""
+    stack: list[tuple[Any, int]] = [(element, 0)]
+    while stack:
+        item, depth = stack.pop()
+        if item is None or isinstance(item, (str, bool, int)):
+            continue
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise InvalidElement(f"{item!r} is not JSON", "store None or a string in its place")
+            continue
+        if isinstance(item, (dict, list)):
+            if depth >= MAX_DEPTH:
+                raise LimitExceeded(f"the element nests deeper than {MAX_DEPTH}", "flatten it")
+            if isinstance(item, dict):
+                for key in item:
+                    if not isinstance(key, str):
+                        raise InvalidElement(f"a dict key is a {type(key).__name__}, not a str", _REMEDY)
+                stack.extend((value, depth + 1) for value in item.values())
+            else:
+                stack.extend((value, depth + 1) for value in item)
+            continue
+        raise InvalidElement(f"a {type(item).__name__} is not JSON", _REMEDY)

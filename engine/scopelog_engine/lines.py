@@ -1,0 +1,231 @@
+"""Commit lines: between writes and the JSON lines inside a batch frame. Pure; see engine/FORMAT.md, "The payload".
+
+One line is one commit or one window: ``[sequence, milliseconds since the header's time, item, ...]``. Items::
+
+    ["@", id, namespace, key, "l" or "v"]  defines an address for the rest of the stretch; takes no sequence
+    ["l", id, element, ...]                appends; each element takes the next sequence
+    ["g", id, tag, element]                appends a tagged element
+    ["v", id, value]                       sets a value
+    ["x", id]                              deletes the value or the list
+    ["t", id, sequence]                    trims the list: drops elements up to and including that sequence
+    ["!", scope id]                        retires an ephemeral scope
+    n                                      (an integer) skips n sequences
+
+Readers skip items with an unknown code (each takes one sequence) and lines that are no such array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from .elements import Json, loads
+
+LIST: Final = "l"
+VALUE: Final = "v"
+
+APPEND: Final = "l"
+TAGGED: Final = "g"
+SET: Final = "v"
+DELETE: Final = "x"
+TRIM: Final = "t"
+RETIRE: Final = "!"
+_DEFINE: Final = "@"
+
+
+class Address(NamedTuple):
+    """An address within one log; the scope is the log's. ``kind`` is LIST or VALUE."""
+
+    namespace: str
+    key: str
+    kind: str
+
+
+class Write(NamedTuple):
+    """One frozen write. ``body`` is JSON text (APPEND, SET); ``argument`` a tag, a trim sequence or a scope id."""
+
+    sequence: int
+    code: str  # APPEND (tagged or not), SET, DELETE, TRIM or RETIRE
+    address: Address | None  # None for RETIRE
+    body: bytes
+    argument: str | int | None
+
+
+class Record(NamedTuple):
+    """One write read back. ``value`` is the element or value; ``argument`` as in :class:`Write`; ``time`` in ms."""
+
+    sequence: int
+    code: str  # APPEND, SET, DELETE, TRIM or RETIRE
+    address: Address | None
+    value: Json
+    argument: str | int | None
+    time: int
+
+
+class BadLine(ValueError):
+    """A line inside a frame whose checksum holds breaks the format."""
+
+
+class AddressTable:
+    """Address numbers of one stretch, on the writing side. ``undo`` takes back what a failed append defined."""
+
+    __slots__ = ("_fresh", "_ids", "_next")
+
+    def __init__(self, numbers: dict[int, Address] | None = None) -> None:
+        self._ids = {address: number for number, address in (numbers or {}).items()}
+        self._next = max(numbers, default=0) + 1 if numbers else 1
+        self._fresh: list[Address] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def number(self, address: Address, out: list[bytes]) -> int:
+        """The address's number; its definition is added to ``out`` at first use."""
+        known = self._ids.get(address)
+        if known is not None:
+            return known
+        fresh = self._next
+        self._next += 1
+        self._ids[address] = fresh
+        self._fresh.append(address)
+        out.append(_json([_DEFINE, fresh, address.namespace, address.key, address.kind]))
+        return fresh
+
+    def keep(self) -> None:
+        self._fresh.clear()
+
+    def undo(self) -> None:
+        while self._fresh:
+            self._next -= 1
+            del self._ids[self._fresh.pop()]
+
+
+class Note(NamedTuple):
+    """What writes of one address and code do to a stretch's summary: ``elements`` of them, ``first`` to ``last``."""
+
+    code: str
+    address: Address | None
+    first: int
+    last: int
+    elements: int
+    argument: str | int | None
+
+
+def encode_line(writes: list[Write], milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
+    """One line, with its newline, for writes in sequence order (at least one). ``notes`` gains what they did."""
+    expected = writes[0].sequence
+    items: list[bytes] = [b"%d" % expected, b"%d" % milliseconds]
+    run: list[bytes] = []  # adjacent untagged elements of one list
+    run_address: Address | None = None
+    for sequence, code, address, body, argument in writes:
+        joins = code == APPEND and argument is None
+        if run and not (joins and sequence == expected and address == run_address):
+            _end_run(run, run_address, expected, table, items, notes)
+            run = []
+        if sequence != expected:
+            items.append(b"%d" % (sequence - expected))
+        expected = sequence + 1
+        if joins:
+            run.append(body)
+            run_address = address
+            continue
+        notes.append(Note(code, address, sequence, sequence, 1, argument))
+        if code == RETIRE:
+            items.append(b'["!",%b]' % _json(argument))
+            continue
+        assert address is not None
+        number = table.number(address, items)
+        if code == APPEND:
+            items.append(b'["g",%d,%b,%b]' % (number, _json(argument), body))
+        elif code == SET:
+            items.append(b'["v",%d,%b]' % (number, body))
+        elif code == DELETE:
+            items.append(b'["x",%d]' % number)
+        else:
+            items.append(b'["t",%d,%b]' % (number, _json(argument)))
+    if run:
+        _end_run(run, run_address, expected, table, items, notes)
+    return b"[%b]\n" % b",".join(items)
+
+
+_json = msgspec.json.Encoder().encode
+
+
+def _end_run(
+    run: list[bytes],
+    address: Address | None,
+    expected: int,
+    table: AddressTable,
+    items: list[bytes],
+    notes: list[Note],
+) -> None:
+    assert address is not None
+    items.append(b'["l",%d,%b]' % (table.number(address, items), b",".join(run)))
+    notes.append(Note(APPEND, address, expected - len(run), expected - 1, len(run), None))
+
+
+_decode_lines = msgspec.json.Decoder().decode_lines
+
+
+def _lines_of(raw: bytes) -> list[Any]:
+    try:
+        return _decode_lines(raw)
+    except (msgspec.MsgspecError, RecursionError):  # lone surrogates or very long integers
+        try:
+            return [loads(line) for line in raw.split(b"\n") if line]
+        except (ValueError, RecursionError) as error:
+            raise BadLine(f"a line is not JSON ({error})") from None
+
+
+def decode_lines(raw: bytes, base_time: int, table: dict[int, Address]) -> Iterator[Record]:
+    """The records of one frame's raw payload, in order. ``table`` gains the addresses defined on the way.
+
+    Raises :class:`BadLine` where known codes are misused; unknown codes and lines are skipped.
+    """
+    for line in _lines_of(raw):
+        if not isinstance(line, list) or len(line) < 2 or type(line[0]) is not int or type(line[1]) is not int:
+            continue  # a line of a kind this release does not know
+        sequence = line[0]
+        time = base_time + line[1]
+        for item in line[2:]:
+            if type(item) is int:
+                sequence += item
+                continue
+            if type(item) is not list or not item:
+                raise BadLine(f"an item of line {line[0]} is neither an array nor an integer")
+            code = item[0]
+            if code == APPEND:
+                address = _address(table, item, LIST)
+                for element in item[2:]:
+                    yield Record(sequence, APPEND, address, element, None, time)
+                    sequence += 1
+                continue
+            if code == _DEFINE:
+                if len(item) < 5 or type(item[1]) is not int or not all(type(part) is str for part in item[2:5]):
+                    raise BadLine("a definition is malformed")
+                table[item[1]] = Address(item[2], item[3], item[4])
+                continue
+            if code == TAGGED and len(item) == 4 and type(item[2]) is str:
+                yield Record(sequence, APPEND, _address(table, item, LIST), item[3], item[2], time)
+            elif code == SET and len(item) == 3:
+                yield Record(sequence, SET, _address(table, item, VALUE), item[2], None, time)
+            elif code == DELETE and len(item) == 2:
+                yield Record(sequence, DELETE, _address(table, item, None), None, None, time)
+            elif code == TRIM and len(item) == 3 and type(item[2]) is int:
+                yield Record(sequence, TRIM, _address(table, item, LIST), None, item[2], time)
+            elif code == RETIRE and len(item) == 2 and type(item[1]) is str:
+                yield Record(sequence, RETIRE, None, None, item[1], time)
+            elif code in (TAGGED, SET, DELETE, TRIM, RETIRE):
+                raise BadLine(f"an item with code {code!r} is malformed")
+            sequence += 1
+
+
+def _address(table: dict[int, Address], item: list[Any], kind: str | None) -> Address:
+    address = table.get(item[1]) if len(item) > 1 and type(item[1]) is int else None
+    if address is None:
+        raise BadLine(f"address {item[1:2]!r} is not defined in this stretch")
+    if kind is not None and address.kind != kind:
+        raise BadLine(f"address {item[1]} is of kind {address.kind!r}, not {kind!r}")
+    return address

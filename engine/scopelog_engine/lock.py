@@ -1,0 +1,93 @@
+"""The writer lock: flock on a lock file in the session's directory.
+
+``flock``, not ``lockf``: a lock of the latter kind vanishes when any descriptor of the file is closed, and is granted
+again inside one process. The lock file is unlinked by deletion of the session alone, so that an opener who has
+waited on a dead file notices: after locking, the path must still name the same inode.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from .errors import HandleFenced, OpenFailed, StoreLocked, UnsupportedPlatform
+from .fs import File, FileSystem, Identity
+
+_ATTEMPTS: Final = 8
+_MAX_NOTE: Final = 512
+
+
+class _Owner(msgspec.Struct):
+    pid: int = 0
+    since: str = ""
+    epoch: int = 0
+
+
+class WriterLock:
+    """Held until :meth:`release`. ``last_epoch`` is the epoch the owner before us noted, 0 if unknown."""
+
+    def __init__(self, fs: FileSystem, path: str, file: File, identity: Identity, last_epoch: int) -> None:
+        self._fs = fs
+        self.path = path
+        self._file = file
+        self._identity = identity
+        self.last_epoch = last_epoch
+
+    @classmethod
+    def acquire(cls, fs: FileSystem, path: str) -> WriterLock:
+        """Lock or raise :class:`StoreLocked` at once; never waits."""
+        for _ in range(_ATTEMPTS):
+            file = fs.open_or_create(path)
+            try:
+                granted = file.try_lock()
+            except OSError as error:
+                file.close()
+                if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                    raise UnsupportedPlatform(
+                        f"the file system of {path} has no flock ({error})", "keep the store on a local file system"
+                    ) from error
+                raise
+            if not granted:
+                owner = _read_owner(file)
+                file.close()
+                who = f"process {owner.pid}, since {owner.since}" if owner.pid else "another handle"
+                raise StoreLocked(
+                    f"{path} is held by {who}",
+                    "close that handle, or read the session without opening it for writing",
+                    pid=owner.pid,
+                    since=owner.since,
+                )
+            identity = file.identity()
+            if fs.identity(path) == identity:
+                return cls(fs, path, file, identity, _read_owner(file).epoch)
+            file.close()  # deleted and perhaps made anew while we waited: look again
+        raise OpenFailed(f"{path} is replaced again and again", "find out who deletes and creates the session")
+
+    def note(self, epoch: int) -> None:
+        """Name the owner in the file, for the refusal that others get. Not synced: it is a courtesy, no proof."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        text = msgspec.json.encode(_Owner(os.getpid(), since, epoch)) + b"\n"
+        self._file.truncate(0)
+        self._file.pwrite(text, 0)
+
+    def check(self) -> None:
+        """Raise :class:`HandleFenced` unless the path still names our lock file."""
+        if self._fs.identity(self.path) != self._identity:
+            raise HandleFenced(
+                f"{self.path} was removed or replaced: this handle no longer owns the session",
+                "open the session again; nothing was written",
+            )
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def _read_owner(file: File) -> _Owner:
+    try:
+        return msgspec.json.decode(file.pread(_MAX_NOTE, 0), type=_Owner)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _Owner()

@@ -1,0 +1,558 @@
+"""Writing one log: append, sync, roll back, poison, close. One thread at a time; the session sees to that.
+
+The order of operations of an append, which must not change:
+
+1. refuse if poisoned, fence, roll back what an interrupted append left behind;
+2. encode everything, reserve space;
+3. one write: frames, then the cover of the space behind them;
+4. sync, if asked;
+5. adopt: ``view.end`` moves last. Until it has moved, the bytes are not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+from zlib import crc32
+
+from .codec import compress
+from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, WriteFailed
+from .frame import NO_MARK, encode_cover, encode_frame
+from .fs import File, FileSystem, read_all, write_all
+from .header import Header, encode_header, store_digest
+from .layout import (
+    CLOSE_INDEX_BYTES,
+    FRAME_TARGET_BYTES,
+    KIND_BATCH,
+    KIND_CLOSE,
+    KIND_INDEX,
+    OWN_FRAME_BYTES,
+    PREALLOCATE_BYTES,
+    SKIPPABLE_HEADER,
+    STRETCH_BYTES,
+    TEMP_SUFFIX,
+)
+from .lines import Note, Write, encode_line
+from .stretch import Span, Tail
+from .survey import Survey, survey
+from .view import Handle, LogView
+
+_log = logging.getLogger(__name__)
+_REWRITE_PIECE: Final = 1024 * 1024
+_NO_PREALLOCATION: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
+
+
+def _frames_of(lines: list[list[Write]]) -> Iterator[list[list[Write]]]:
+    """Cut lines into frames of about FRAME_TARGET_BYTES; a line with a large element gets a frame of its own."""
+    group: list[list[Write]] = []
+    size = 0
+    for line in lines:
+        length = 0
+        large = False
+        for write in line:
+            length += len(write.body)
+            large = large or len(write.body) > OWN_FRAME_BYTES
+        if group and (large or size + length > FRAME_TARGET_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(line)
+        size += length
+        if large:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+class Counters:
+    """What the disk was asked for, summed over the logs of a session."""
+
+    __slots__ = ("appends", "bytes", "failures", "frames", "sync_seconds", "syncs")
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.frames = 0
+        self.bytes = 0
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self.failures = 0
+
+
+class LogFile:
+    """The writer's side of one log.
+
+    ``durable`` is the durable mark: bytes below it are known to be on disk. It moves only when a sync of this very
+    file has returned success. ``poison`` is the error that ended the log's life in this process, if any.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        header: Header,
+        *,
+        epoch: int,
+        sequence: int,
+        counters: Counters,
+        monotonic: Callable[[], float],
+        sync_parents: Callable[[], None],
+        by_rename: bool,
+    ) -> None:
+        """A log that does not exist yet: its first append creates it.
+
+        ``by_rename`` (main): temp file, sync, rename, then ``sync_parents``. Otherwise (sidecars): in place, without
+        a sync; ``sync_parents`` runs with the first sync. ``sequence`` is the high-water mark it begins above.
+        """
+        self.fs = fs
+        self.path = path
+        self.header = header
+        self.epoch = epoch
+        self.last_sequence = sequence
+        self.durable_sequence = 0
+        self.durable = 0
+        self.poison: OSError | None = None
+        self.counters = counters
+        self.touched = False  # whether this process has appended or repaired
+        self.clean = False  # whether the log ends with a closing frame
+        self._monotonic = monotonic
+        self._sync_parents: Callable[[], None] | None = sync_parents
+        self._by_rename = by_rename
+        self._digest = store_digest(header.store)
+        self._view: LogView | None = None
+        self._previous = 0  # checksum of the last frame
+        self._size = 0  # what the file's length must be: we are its only writer
+        self._rewrite_from: int | None = None
+        self._suspect = False  # an append was interrupted: cut back before anything else
+        self._adopting = False  # and what is known of the open stretch may be half changed
+        self._preallocate = by_rename and fs.preallocates
+
+    @classmethod
+    def reopen(
+        cls,
+        fs: FileSystem,
+        path: str,
+        handle: Handle,
+        survey: Survey,
+        *,
+        epoch: int,
+        counters: Counters,
+        monotonic: Callable[[], float],
+        sync_parents: Callable[[], None],
+        by_rename: bool,
+        proved: bool,
+    ) -> LogFile:
+        """An existing log after recovery. ``proved``: recovery itself has rewritten and synced all of it.
+
+        Otherwise the bytes above the durable mark are written again before the first sync: their pages may be clean
+        in memory and lost on disk, if an earlier process met a failed sync. A closing frame's mark is its own
+        offset, so after a clean close these are some twenty bytes.
+        """
+        log = cls(
+            fs,
+            path,
+            survey.header,
+            epoch=epoch,
+            sequence=survey.last.last,
+            counters=counters,
+            monotonic=monotonic,
+            sync_parents=sync_parents,
+            by_rename=by_rename,
+        )
+        log._view = LogView.of_survey(handle, path, survey)
+        log._previous = survey.last.checksum
+        log._size = handle.file.size()
+        log.clean = survey.clean and log._size == survey.end
+        log.durable = survey.end if proved else survey.mark
+        log.durable_sequence = survey.last.last if proved or survey.clean else survey.marked_sequence
+        log._rewrite_from = None if proved else survey.mark
+        if survey.mark:
+            log._sync_parents = None  # a mark is written only after the names were synced
+        return log
+
+    @property
+    def born(self) -> bool:
+        return self._view is not None
+
+    @property
+    def view(self) -> LogView:
+        assert self._view is not None
+        return self._view
+
+    @property
+    def end(self) -> int:
+        return self._view.end if self._view is not None else 0
+
+    @property
+    def synced(self) -> bool:
+        """Whether every byte is known to be on disk."""
+        return self.durable >= self.end
+
+    # --- append ---------------------------------------------------------------------------------
+
+    def append(self, lines: list[list[Write]], wall_ms: int, *, sync: bool) -> None:
+        """Store the lines, one commit or window each, in order, and sync if asked. All of them or none.
+
+        Raises :class:`WriteFailed` (nothing is stored), :class:`OutcomeUnknown` (stored, but a sync failed),
+        :class:`LogPoisoned`, :class:`HandleFenced`.
+        """
+        self.check()
+        if self._suspect:
+            self._cut_back()
+        old_end = self.end
+        tail, prefix = self._open_stretch()
+        try:
+            frames, spans, notes, last_checksum = self._encode(tail, prefix, lines, wall_ms)
+        except BaseException:
+            tail.table.undo()
+            raise
+        data = b"".join(frames)
+        new_end = old_end + len(data)
+        self._suspect = True
+        try:
+            if self._view is None:
+                self._create(data, sync)
+            else:
+                self._write(data)
+                if sync:
+                    self.sync_to(new_end)
+        except OSError as error:
+            self._abandon(tail, old_end)
+            raise WriteFailed(
+                f"{self.path} could not be written ({error})",
+                "nothing of this call was stored; make room or mend the disk and try again",
+            ) from error
+        except OutcomeUnknown:
+            self._adopt(tail, spans, notes, frames, lines, last_checksum, new_end)
+            raise
+        except BaseException:
+            self._abandon(tail, old_end)
+            raise
+        self._adopt(tail, spans, notes, frames, lines, last_checksum, new_end)
+
+    def check(self) -> None:
+        """Raise if the log takes no more writes, or if somebody else has changed its length."""
+        if self.poison is not None:
+            raise LogPoisoned(
+                f"an earlier sync of {self.path} failed ({self.poison})",
+                "close the session and open it again: that writes the unproved bytes once more",
+            )
+        if self._view is not None and not self._suspect and self._view.handle.file.size() != self._size:
+            raise HandleFenced(
+                f"{self.path} is {self._view.handle.file.size()} bytes long, not {self._size} as this writer left it",
+                "find the other writer, then open the session again",
+            )
+
+    def _open_stretch(self) -> tuple[Tail, bytes]:
+        """The stretch the next frame belongs to, and what must be written before it."""
+        if self._view is None:
+            head, self._previous = encode_header(self.header, epoch=self.epoch, sequence=self.last_sequence)
+            return Tail(len(head), 0), head
+        tail = self._view.tail
+        if tail.length < STRETCH_BYTES:
+            return tail, b""
+        index, self._index_checksum = self._index_frame(tail)
+        return Tail(tail.end + len(index), tail.end), index
+
+    def _index_frame(self, tail: Tail) -> tuple[bytes, int]:
+        body = tail.index_body()
+        first = tail.first or self.last_sequence
+        return encode_frame(
+            KIND_INDEX,
+            digest=self._digest,
+            previous=self._previous,
+            epoch=self.epoch,
+            first=first,
+            last=max(self.last_sequence, first),
+            commits=0,
+            raw_length=len(body),
+            payload=compress(body),
+            mark=self.durable or NO_MARK,
+            offset=tail.end,
+        )
+
+    def _encode(
+        self, tail: Tail, prefix: bytes, lines: list[list[Write]], wall_ms: int
+    ) -> tuple[list[bytes], list[Span], list[list[Note]], int]:
+        frames = [prefix]
+        spans: list[Span] = []
+        notes: list[list[Note]] = []
+        previous = self._index_checksum if prefix and self._view is not None else self._previous
+        offset = self.end + len(prefix)
+        milliseconds = wall_ms - self.header.time
+        for group in _frames_of(lines):
+            frame_notes: list[Note] = []
+            raw = [encode_line(line, milliseconds, tail.table, frame_notes) for line in group]
+            text = b"".join(raw)
+            first, last = group[0][0].sequence, group[-1][-1].sequence
+            frame, previous = encode_frame(
+                KIND_BATCH,
+                digest=self._digest,
+                previous=previous,
+                epoch=self.epoch,
+                first=first,
+                last=last,
+                commits=len(raw),
+                raw_length=len(text),
+                payload=compress(text),
+                mark=self.durable or NO_MARK,
+                offset=offset,
+            )
+            frames.append(frame)
+            spans.append(Span(offset, len(frame), first, last))
+            notes.append(frame_notes)
+            offset += len(frame)
+        return frames, spans, notes, previous
+
+    def _write(self, data: bytes) -> None:
+        view = self.view
+        file = view.handle.file
+        new_end = view.end + len(data)
+        if self._preallocate and new_end + SKIPPABLE_HEADER > self._size:
+            self._reserve(file, new_end + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
+        if self._size >= new_end + SKIPPABLE_HEADER:
+            data += encode_cover(self._size - new_end)
+        write_all(file, data, view.end)
+        if new_end < self._size < new_end + SKIPPABLE_HEADER:  # too little left to cover
+            file.truncate(new_end)
+            self._size = new_end
+        self._size = max(self._size, new_end)
+        self.counters.appends += 1
+        self.counters.bytes += len(data)
+
+    def _reserve(self, file: File, size: int) -> None:
+        try:
+            file.allocate(self._size, size - self._size)
+        except OSError as error:
+            if error.errno in _NO_PREALLOCATION:
+                self._preallocate = False
+            elif error.errno != errno.ENOSPC:
+                raise
+            # No room to reserve: the write itself will tell whether there is room for the frame.
+            file.truncate(self._size)
+            return
+        self._size = size
+
+    def _create(self, data: bytes, sync: bool) -> None:
+        """The log's birth: header and first batch in one write."""
+        temp = self.path + TEMP_SUFFIX if self._by_rename else self.path
+        try:
+            file = self.fs.create(temp)
+        except FileExistsError:  # left by an interrupted birth of this very log: nothing of it was acknowledged
+            self.fs.unlink(temp)
+            file = self.fs.create(temp)
+        handle = Handle(file)
+        size = len(data)
+        try:
+            if self._preallocate:
+                self._size = 0
+                self._reserve(file, len(data) + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
+            covered = data
+            if self._size > len(data):
+                size = self._size
+                covered = data + encode_cover(size - len(data))
+            write_all(file, covered, 0)
+            self._size = size
+            if self._by_rename:
+                self._timed_sync(file)
+                self.fs.rename(temp, self.path)
+        except BaseException:
+            handle.close()
+            self._remove(temp)
+            raise
+        view = LogView(handle, self.path, self.header, 0)
+        view.tail = Tail(0, 0)
+        self.counters.appends += 1
+        self.counters.bytes += len(covered)
+        self._view = view
+        if self._by_rename:
+            self._sync_names()
+            self.durable = len(data)
+        elif sync:
+            self.sync_to(len(data))
+
+    def _adopt(
+        self,
+        tail: Tail,
+        spans: list[Span],
+        notes: list[list[Note]],
+        frames: list[bytes],
+        lines: list[list[Write]],
+        checksum: int,
+        new_end: int,
+    ) -> None:
+        self._adopting = True
+        for span, frame_notes, frame in zip(spans, notes, frames[1:], strict=True):
+            tail.add(span, frame_notes)
+            tail.crc = crc32(frame, tail.crc)
+        view = self.view
+        view.tail = tail
+        self._previous = checksum
+        if lines:
+            self.last_sequence = lines[-1][-1].sequence
+        if self.durable >= new_end:
+            self.durable_sequence = self.last_sequence
+        self.counters.frames += len(spans)
+        self.touched = True
+        self.clean = False
+        view.end = new_end  # the commit point in memory: only the flags may follow
+        self._adopting = False
+        self._suspect = False
+
+    def _abandon(self, tail: Tail, old_end: int) -> None:
+        """After a failed append: forget what it defined, and cut the file back now if that is possible."""
+        self.counters.failures += 1
+        if self._view is None or old_end == 0:  # the log's birth was not finished
+            if self._view is not None:
+                view, self._view = self._view, None
+                view.handle.close()
+                self._remove(self.path)
+            self._size = self.durable = 0
+            self._suspect = self._adopting = False
+            return
+        tail.table.undo()
+        try:
+            self._cut_back()
+        except DurabilityError:
+            _log.warning("%s could not be cut back after a failed write; it will be before the next one", self.path)
+
+    def _remove(self, path: str) -> None:
+        try:
+            self.fs.unlink(path)
+        except OSError as error:
+            _log.warning("%s could not be removed: %s; the next attempt replaces it", path, error)
+
+    def _cut_back(self) -> None:
+        """Cut the file to the last whole frame that was adopted."""
+        view = self.view
+        try:
+            view.handle.file.truncate(view.end)
+        except OSError as error:
+            raise WriteFailed(
+                f"{self.path} could not be cut back to its last whole frame ({error})",
+                "nothing of this call was stored; mend the disk and try again",
+            ) from error
+        self._size = view.end
+        self.durable = min(self.durable, view.end)
+        if self._rewrite_from is not None and self._rewrite_from >= view.end:
+            self._rewrite_from = None
+        if self._adopting:  # interrupted while memory was being brought up to date: ask the file instead
+            found = survey(view.handle.file, self.path)
+            self._view = LogView.of_survey(view.handle, self.path, found)
+            self._previous = found.last.checksum
+            self.last_sequence = found.last.last
+            self._adopting = False
+        self._suspect = False
+
+    # --- sync -----------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make everything appended so far durable. A failure poisons the log: :class:`OutcomeUnknown`."""
+        self.check()
+        if self._suspect:
+            self._cut_back()
+        if self._view is not None and not self.synced:
+            self.sync_to(self.end)
+            self.durable_sequence = self.last_sequence
+
+    def sync_to(self, end: int) -> None:
+        file = self.view.handle.file
+        unproved, self._rewrite_from = self._rewrite_from, self.durable  # until this sync has said yes
+        if unproved is not None:
+            self._rewrite(file, unproved, self.end)
+        try:
+            self._timed_sync(file)
+        except OSError as error:
+            raise self._poisoned(error) from error
+        if self._sync_parents is not None:
+            self._sync_names()
+        self.durable = end
+        self._rewrite_from = None
+
+    def _sync_names(self) -> None:
+        assert self._sync_parents is not None
+        try:
+            self._sync_parents()
+        except OSError as error:
+            raise self._poisoned(error) from error
+        self._sync_parents = None
+
+    def _poisoned(self, error: OSError) -> OutcomeUnknown:
+        self.poison = error
+        self.counters.failures += 1
+        _log.error("sync of %s failed: %s; the log takes no more writes in this process", self.path, error)
+        return OutcomeUnknown(
+            f"a sync of {self.path} failed ({error}): what was written since the last one may or may not be on disk",
+            "close the session, open it again and look; then repeat what is missing",
+        )
+
+    def _timed_sync(self, file: File) -> None:
+        started = self._monotonic()
+        self.counters.syncs += 1
+        file.sync()
+        self.counters.sync_seconds += self._monotonic() - started
+
+    def _rewrite(self, file: File, start: int, end: int) -> None:
+        """Write the kept bytes above the durable mark again: the same bytes, at the same place."""
+        try:
+            while start < end:
+                data = read_all(file, min(_REWRITE_PIECE, end - start), start)
+                if not data:
+                    raise OSError(errno.EIO, "the file is shorter than it was")
+                write_all(file, data, start)
+                self.counters.bytes += len(data)
+                start += len(data)
+        except OSError as error:
+            raise WriteFailed(
+                f"the unproved bytes of {self.path} could not be written again ({error})",
+                "nothing was lost; make room or mend the disk and try again",
+            ) from error
+
+    # --- close ----------------------------------------------------------------------------------
+
+    def close(self, *, clean: bool) -> None:
+        """Let go of the file. ``clean``: sync first, then say so with a closing frame; else leave it as it is.
+
+        A sync failure raises :class:`OutcomeUnknown`, with the file let go. A closing frame that cannot be written
+        is no loss (the next open takes the end as unproved): it is logged.
+        """
+        if self._view is None:
+            return
+        try:
+            if clean and self.poison is None and (self.touched or not self.clean):
+                self.sync()
+                self._write_closing()
+        finally:
+            self.view.handle.close()
+
+    def _write_closing(self) -> None:
+        view = self.view
+        tail = view.tail
+        data = b""
+        previous = self._previous
+        if tail.length >= CLOSE_INDEX_BYTES:
+            data, previous = self._index_frame(tail)
+        offset = view.end + len(data)
+        closing, _ = encode_frame(
+            KIND_CLOSE,
+            digest=self._digest,
+            previous=previous,
+            epoch=self.epoch,
+            first=self.last_sequence,
+            last=self.last_sequence,
+            commits=0,
+            raw_length=0,
+            payload=b"",
+            mark=view.end if data else offset,
+            offset=offset,
+        )
+        data += closing
+        try:
+            write_all(view.handle.file, data, view.end)
+            view.handle.file.truncate(view.end + len(data))
+        except OSError as error:
+            self.counters.failures += 1
+            _log.warning("%s could not be closed cleanly: %s; all that was acknowledged is on disk", self.path, error)
+            return
+        self.counters.bytes += len(data)

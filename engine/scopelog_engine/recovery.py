@@ -1,0 +1,254 @@
+"""Recovery: what an open for write does to a log that was not closed cleanly. Only the holder of the lock comes here.
+
+A torn tail is kept aside (temp, sync, rename, sync of the directory), and only then is the log cut, and synced, and
+only then may appends start. Each step may be the last one before a crash: run again, recovery ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed, ScopelogError
+from .fs import File, FileSystem, write_all
+from .header import KIND_MAIN, KIND_SCOPE, check_owner
+from .layout import ASIDE_SUFFIX, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
+from .scan import fetch
+from .survey import CORRUPT, LIVE, Survey, survey
+from .view import Handle, LogView
+
+_log = logging.getLogger(__name__)
+_PIECE: Final = 1024 * 1024
+_UNKNOWN_LENGTH: Final = 2**24  # sequences an unreadable sidecar may have used: gaps are legal, reuse is not
+
+
+@dataclass(frozen=True)
+class TornTail:
+    """Bytes that were cut from ``path`` at ``offset`` and kept in the file ``kept``.
+
+    ``after``: last sequence that stays. ``corrupt``: they were durable once (only a sidecar is cut then).
+    """
+
+    path: str
+    offset: int
+    length: int
+    after: int
+    kept: str
+    reason: str
+    corrupt: bool = False
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A sidecar that does not belong to the session's present state: renamed to ``kept``, never replayed."""
+
+    path: str
+    kept: str
+    reason: str
+
+
+@dataclass
+class Recovery:
+    """What opening a session found and did. All lists empty and ``clean``: nothing was to be done."""
+
+    clean: bool = True
+    torn: list[TornTail] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+    swept: list[str] = field(default_factory=list)
+    """Files removed because nothing in them can ever be read again: retired sidecars, leftovers of creation."""
+    unproved_bytes: int = 0
+    """Bytes of the main log above its durable mark: written again before the first acknowledgement."""
+
+    @property
+    def torn_bytes(self) -> int:
+        return sum(tail.length for tail in self.torn)
+
+    def __bool__(self) -> bool:
+        return bool(self.torn or self.set_aside or self.swept)
+
+
+@dataclass
+class Recovered:
+    """A log ready to be written: its open file and its survey. ``proved``: recovery has synced every byte of it."""
+
+    path: str
+    handle: Handle
+    survey: Survey
+    proved: bool
+
+
+def recover_main(fs: FileSystem, path: str, *, store: str, session: str, report: Recovery) -> Recovered:
+    """Open main for writing. Raises :class:`CorruptLog` for proved damage, with nothing changed."""
+    handle = Handle(fs.open(path))
+    try:
+        found = survey(handle.file, path)
+        check_owner(found.header, path, kind=KIND_MAIN, store=store, session=session)
+        if found.verdict == CORRUPT:
+            raise found.damage(path)
+        proved = _mend(fs, handle.file, path, found, report)
+    except BaseException:
+        handle.close()
+        raise
+    report.clean = found.clean and found.size == found.end
+    report.unproved_bytes = 0 if proved or report.clean else found.end - found.mark
+    return Recovered(path, handle, found, proved)
+
+
+def _mend(fs: FileSystem, file: File, path: str, found: Survey, report: Recovery) -> bool:
+    """Cut what is torn; True if that included a sync of the whole log."""
+    if found.verdict == LIVE:
+        if found.size > found.end and not found.covered:
+            file.truncate(found.end)  # untouched zeros behind a cover that does not reach the end
+        return False
+    kept, length = _keep(fs, file, path, found)
+    _rewrite(file, path, found.mark, found.end)
+    file.truncate(found.end)
+    file.sync()
+    reason = found.fault.value if found.fault else "the log goes on in a way that does not follow"
+    report.torn.append(
+        TornTail(path, found.end, length, found.last.last, kept, reason, corrupt=found.verdict == CORRUPT)
+    )
+    _log.warning("%s: %d bytes cut from offset %d on (%s), kept in %s", path, length, found.end, reason, kept)
+    return True
+
+
+def _keep(fs: FileSystem, file: File, path: str, found: Survey) -> tuple[str, int]:
+    """Copy the bytes from the end of the chain on into a .torn file named by offset and checksum."""
+    crc = 0
+    offset = found.end
+    while offset < found.size:
+        data = fetch(file, path, min(_PIECE, found.size - offset), offset)
+        if not data:
+            break
+        crc = crc32(data, crc)
+        offset += len(data)
+    length = offset - found.end
+    kept = f"{path}.{found.end:012d}-{crc:08x}{TORN_SUFFIX}"
+    if not fs.exists(kept):
+        temp = kept + TEMP_SUFFIX
+        if fs.exists(temp):
+            fs.unlink(temp)
+        copy = fs.create(temp)
+        try:
+            for at in range(found.end, offset, _PIECE):
+                write_all(copy, fetch(file, path, min(_PIECE, offset - at), at), at - found.end)
+            copy.sync()
+        finally:
+            copy.close()
+        fs.rename(temp, kept)
+    fs.sync_dir(os.path.dirname(path))  # also where an earlier recovery renamed but did not live to sync
+    return kept, length
+
+
+def _rewrite(file: File, path: str, start: int, end: int) -> None:
+    """Write bytes again, the same at the same place: an earlier failed sync may have lost them on disk alone."""
+    while start < end:
+        data = fetch(file, path, min(_PIECE, end - start), start)
+        if not data:
+            raise ReadFailed(f"{path} became shorter while it was recovered", "find out who else writes to it")
+        write_all(file, data, start)
+        start += len(data)
+
+
+@dataclass
+class Sidecar:
+    """One life of a scope. ``retired``: the committed retirement that ended it, 0 while it is alive."""
+
+    scope: str
+    first: int
+    log: Recovered
+    retired: int = 0
+
+
+@dataclass
+class Sidecars:
+    """``high`` and ``epoch``: the highest met in any file of the session, also of those set aside or dead."""
+
+    living: list[Sidecar] = field(default_factory=list)
+    dead: list[Sidecar] = field(default_factory=list)
+    high: int = 0
+    epoch: int = 0
+
+
+def recover_sidecars(
+    fs: FileSystem,
+    directory: str,
+    names: list[str],
+    *,
+    store: str,
+    session: str,
+    main: LogView | None,
+    main_last: int,
+    report: Recovery,
+) -> Sidecars:
+    """Survey every sidecar; set aside what does not belong, cut what is torn or damaged, tell the living from the
+    dead. Trouble here never stops main from opening: a sidecar that cannot be read is set aside like a foreign one.
+    """
+    result = Sidecars()
+    candidates: list[Sidecar] = []
+    for name in names:
+        first = scope_file_sequence(name)
+        if first is None:
+            continue
+        path = os.path.join(directory, name)
+        handle: Handle | None = None
+        try:
+            handle = Handle(fs.open(path))
+            found = survey(handle.file, path)
+            check_owner(found.header, path, kind=KIND_SCOPE, store=store, session=session)
+        except (CorruptLog, NewerFormat, ForeignFile, ReadFailed, OSError) as error:
+            if handle is not None:
+                handle.close()
+            result.high = max(result.high, first + _UNKNOWN_LENGTH)
+            _set_aside(fs, path, error.cause if isinstance(error, ScopelogError) else str(error), report)
+            continue
+        result.high, result.epoch = max(result.high, found.high), max(result.epoch, found.epoch)
+        reason = _why_not_ours(found, first, main_last)
+        if reason:
+            handle.close()
+            _set_aside(fs, path, reason, report)
+            continue
+        candidates.append(Sidecar(found.header.scope, first, Recovered(path, handle, found, False)))
+    retired: dict[str, int] = {}
+    if candidates and main is not None:
+        retired = main.retired_since(candidates[0].first)
+    owner: dict[str, Sidecar] = {}
+    for car in candidates:  # by first sequence: names sort so
+        boundary = retired.get(car.scope, 0)
+        if boundary > car.first:
+            car.retired = boundary
+            result.dead.append(car)
+        elif car.scope in owner:
+            car.log.handle.close()
+            _set_aside(fs, car.log.path, "an earlier life of its scope was never retired", report)
+        else:
+            owner[car.scope] = car
+            result.living.append(car)
+    for car in result.living:
+        log = car.log
+        log.proved = _mend(fs, log.handle.file, log.path, log.survey, report)
+    return result
+
+
+def _why_not_ours(found: Survey, first: int, main_last: int) -> str:
+    header = found.header
+    builds_on = max(header.base, header.after)
+    if header.first != first:
+        return f"its name says sequence {first}, its header {header.first}: it was copied or renamed"
+    if builds_on > main_last:
+        return f"it builds on sequence {builds_on}, but main ends at {main_last}"
+    return ""
+
+
+def _set_aside(fs: FileSystem, path: str, reason: str, report: Recovery) -> None:
+    kept = path + ASIDE_SUFFIX
+    number = 1
+    while fs.exists(kept):
+        number += 1
+        kept = f"{path}.{number}{ASIDE_SUFFIX}"
+    fs.rename(path, kept)
+    report.set_aside.append(SetAside(path, kept, reason))
+    _log.warning("%s set aside as %s: %s", path, kept, reason)

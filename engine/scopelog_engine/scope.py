@@ -1,0 +1,122 @@
+"""What a session handle knows of one scope, for one life, and what waits there to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from .durability import Durability
+from .elements import Json
+from .errors import InvalidInput, ScopelogError
+from .lines import Address, Write
+from .logfile import LogFile
+
+SESSION: Final = ""  # the session scope's name among the scopes of a session
+ENTRY_OVERHEAD: Final = 200  # bytes a staged element takes beside its text, about
+FIRST_BACKOFF: Final = 0.25  # seconds until a failed window is tried again
+LAST_BACKOFF: Final = 5.0
+
+Coalescer: TypeAlias = Callable[[Sequence[Json]], Iterable[tuple[Json, int]]]
+"""A pure function from a run of adjacent elements of one list to a shorter run: pairs of (element, how many
+originals it stands for). The counts add up to the length of the run. It must not keep or change what it is given,
+and folding its result must equal folding the run."""
+
+Staged: TypeAlias = "tuple[int, ListState, bytes, str | None, Json]"
+"""A staged element is a plain tuple, because admission is the hot path: sequence, list, JSON text, tag, and a
+private copy of the element where the list has a coalescer."""
+
+
+class Ticket:
+    """Something to be stored by whoever leads: everything of its scope up to ``target``."""
+
+    __slots__ = ("done", "error", "level", "target")
+
+    def __init__(self, target: int, level: Durability) -> None:
+        self.target = target
+        self.level = level
+        self.done = False
+        self.error: ScopelogError | None = None
+
+
+class Commit(Ticket):
+    """A commit waiting among the staged elements of its scope."""
+
+    __slots__ = ("retires", "writes")
+
+    def __init__(self, writes: list[Write], level: Durability, retires: list[str]) -> None:
+        super().__init__(writes[-1].sequence, level)
+        self.writes = writes
+        self.retires = retires
+
+
+class ScopeState:
+    """One scope as this handle knows it, for one life."""
+
+    __slots__ = (
+        "aside",
+        "backoff",
+        "bytes",
+        "deadline",
+        "deferred",
+        "failure",
+        "gone",
+        "hidden",
+        "level",
+        "lists",
+        "log",
+        "pending",
+        "retiring",
+        "scope",
+        "tickets",
+    )
+
+    def __init__(self, scope: str, level: Durability) -> None:
+        self.scope = scope
+        self.level = level
+        self.log: LogFile | None = None
+        self.pending: list[Staged | Commit] = []  # in order of sequence
+        self.bytes = 0  # of pending and aside
+        self.tickets: list[Ticket] = []
+        self.deferred: list[Ticket] = []  # tickets for what is set aside
+        self.aside: list[Staged] = []  # set aside by a retirement that is not stored yet
+        self.retiring = 0  # how many such retirements
+        self.deadline: float | None = None  # of the open window
+        self.backoff = FIRST_BACKOFF
+        self.failure: ScopelogError | None = None  # of a flush in the background: raised at the next call
+        self.hidden: set[int] = set()  # commits of unknown outcome: in the file, never shown
+        self.lists: list[Address] = []
+        self.gone = False  # retired: look the scope up again
+
+
+class ListState:
+    """A list as one session handle knows it. ``sealed`` is its twin for elements that no join may touch again."""
+
+    __slots__ = ("address", "coalescer", "scope", "sealed")
+
+    def __init__(self, address: Address, scope: ScopeState, coalescer: Coalescer | None) -> None:
+        self.address = address
+        self.scope = scope
+        self.coalescer = coalescer
+        self.sealed: ListState = self if coalescer is None else ListState(address, scope, None)
+
+    def check(self, coalescer: Coalescer | None) -> None:
+        """An address keeps the coalescer it was first used with."""
+        if coalescer is not None and coalescer is not self.coalescer:
+            raise InvalidInput(
+                f"the list {self.address.namespace}/{self.address.key} was used with another coalescer before",
+                "name the same coalescer wherever the address is made",
+            )
+
+
+def sequence_of(entry: Staged | Commit) -> int:
+    return entry.target if isinstance(entry, Commit) else entry[0]
+
+
+def last_of(entries: Sequence[Staged | Commit]) -> int:
+    """Sequence of the last entry, 0 if there is none."""
+    return sequence_of(entries[-1]) if entries else 0
+
+
+def size_of(entry: Staged) -> int:
+    """Bytes a staged element counts for against the bounds."""
+    return len(entry[2]) + ENTRY_OVERHEAD

@@ -1,0 +1,150 @@
+"""Survey: where a log ends and why. One verdict for every reader; nothing is changed here.
+
+Let B be the first byte that does not continue the chain. If a later valid frame (a closing frame among them) has a
+durable mark above B, the bytes at B were durable once: that is corruption. Otherwise what lies behind B was never synced:
+a torn tail. Source: storage contract 6.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from .errors import CorruptLog
+from .frame import Fault, Frame, encode_cover
+from .fs import File
+from .header import Header, parse_header, store_digest
+from .layout import FRAME_OVERHEAD_BYTES, KIND_CLOSE, KIND_INDEX, MAX_HEADER_BYTES, SKIPPABLE_HEADER
+from .scan import Walk, fetch, is_zero, search, search_index_backwards
+from .stretch import Span
+
+LIVE: Final = "live"  # the chain ends at EOF, at a closing frame or at untouched preallocated space
+TORN: Final = "torn"
+CORRUPT: Final = "corrupt"
+
+
+class Survey(NamedTuple):
+    """What stands in a log. ``end`` is B; ``spans`` are the frames behind the newest index frame of the chain."""
+
+    header: Header
+    size: int
+    end: int
+    last: Frame  # last frame of the chain
+    newest_index: Frame | None  # index frame of the chain
+    spans: list[Span]
+    mark: int  # highest durable mark seen, 0 if none
+    marked_sequence: int  # highest sequence below the mark, as far as the survey went
+    clean: bool  # the chain ends with a closing frame
+    verdict: str  # LIVE, TORN or CORRUPT
+    fault: Fault | None  # why the chain ends at B
+    covered: bool  # a cover stands at B and reaches exactly to EOF
+    high: int  # highest sequence of any valid frame, those behind B included
+    epoch: int  # highest epoch, likewise
+
+    def damage(self, path: str) -> CorruptLog:
+        """The error for a CORRUPT (or, to a caller that expected no end here, torn) log."""
+        fault = self.fault or Fault.MAGIC
+        return CorruptLog(
+            path=path,
+            offset=self.end,
+            sequence=self.last.last,
+            reason=fault.name.lower(),
+            detail=f"{fault.value}, though what follows proves that these bytes were durable",
+        )
+
+
+def frame_cap(header: Header) -> int:
+    """Most bytes one frame of this file may take: its payload may be stored uncompressed."""
+    return header.limits.frame_bytes() + FRAME_OVERHEAD_BYTES
+
+
+def read_header(file: File, path: str) -> tuple[Header, Frame]:
+    return parse_header(fetch(file, path, MAX_HEADER_BYTES, 0), path)
+
+
+def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) -> Survey:
+    """Find the end of a log and say why it ends there.
+
+    ``judge`` False is for readers without the lock: they take B for the end so far and do not look behind it.
+    ``whole`` follows the chain from the header; otherwise from the newest index frame that ends below the last
+    durable mark, so that the cost does not grow with history. Raises :class:`CorruptLog` for a bad header.
+    """
+    header, first = read_header(file, path)
+    digest = store_digest(header.store)
+    cap = frame_cap(header)
+    size = file.size()
+    for start in _starts(file, path, first, size, digest, cap, whole):
+        walk = Walk(file, path, start.end, start, size, digest, cap)
+        index = start if start.kind == KIND_INDEX else None
+        spans: list[Span] = []
+        mark = start.mark
+        at = start.end
+        unmarked = deque([(start.end, start.last)])
+        marked_sequence = 0
+        for frame, _ in walk:
+            if frame.offset > at:
+                spans.append(Span(at, frame.offset - at, 0, 0))  # foreign skippable frames
+            at = frame.end
+            mark = max(mark, frame.mark)
+            unmarked.append((frame.end, frame.last))
+            while unmarked and unmarked[0][0] <= mark:
+                marked_sequence = unmarked.popleft()[1]
+            if frame.kind == KIND_INDEX:
+                index = frame
+                spans = []
+            else:
+                spans.append(Span(frame.offset, frame.length, frame.first, frame.last))
+        if start is first or start.end <= mark:
+            break
+    last = walk.last or first
+    clean = last.kind == KIND_CLOSE
+    high, epoch = last.last, last.epoch
+    verdict, covered = LIVE, False
+    if walk.offset < size:
+        covered = _cover_reaches(file, path, walk.offset, size)
+        if judge:
+            verdict = TORN
+            # A cover is no proof of the end after an unclean one: search behind it.
+            for frame in search(file, path, walk.offset, size, digest, cap):
+                if frame.last < last.last or frame.epoch < last.epoch:
+                    continue  # it cannot have followed the chain: proves nothing
+                high, epoch = max(high, frame.last), max(epoch, frame.epoch)
+                if frame.mark > walk.offset:
+                    verdict = CORRUPT
+                    break
+            if verdict == TORN and walk.fault is Fault.COVER:
+                start_of_zeros = walk.offset + SKIPPABLE_HEADER
+                if is_zero(file, path, start_of_zeros, size):
+                    verdict = LIVE
+    return Survey(
+        header,
+        size,
+        walk.offset,
+        last,
+        index,
+        spans,
+        max(mark, 0),
+        marked_sequence,
+        clean,
+        verdict,
+        walk.fault,
+        covered,
+        high,
+        epoch,
+    )
+
+
+def _starts(file: File, path: str, first: Frame, size: int, digest: int, cap: int, whole: bool) -> Iterator[Frame]:
+    """Candidates to follow the chain from: index frames, newest first, then the header."""
+    if not whole:
+        yield from search_index_backwards(file, path, first.end, size, digest, cap)
+    yield first
+
+
+def _cover_reaches(file: File, path: str, offset: int, size: int) -> bool:
+    length = size - offset
+    return length >= SKIPPABLE_HEADER and fetch(file, path, SKIPPABLE_HEADER, offset) == encode_cover(length)
+
+
+__all__ = ["CORRUPT", "LIVE", "TORN", "Survey", "frame_cap", "read_header", "survey"]

@@ -1,0 +1,307 @@
+"""Reading one log: by stretches backwards from its end, or forwards from its header. Every read checks its frame."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Container, Iterator
+from typing import Final
+from zlib import crc32
+
+from .codec import BadPayload, decompress
+from .errors import CorruptLog, HandleClosed
+from .frame import Fault, Frame, Short, parse_frame
+from .fs import File
+from .header import Header, store_digest
+from .layout import KIND_BATCH, KIND_INDEX, MAX_SEQUENCE
+from .lines import APPEND, DELETE, SET, Address, BadLine, Record, decode_lines
+from .scan import Walk, fetch, frame_at
+from .stretch import BadIndex, Closed, Summary, Tail, note_of
+from .survey import Survey, frame_cap, read_header
+
+_CLOSED_KEPT: Final = 64  # parsed index frames kept a log
+_READ_WHOLE: Final = 1024 * 1024  # a stretch up to this length is read in one piece
+
+
+class Handle:
+    """A file shared by a writer and its readers: closed once the writer has let go and no read is running."""
+
+    __slots__ = ("_gone", "_lock", "_users", "file")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self._lock = threading.Lock()
+        self._users = 0
+        self._gone = False
+
+    def __enter__(self) -> File:
+        with self._lock:
+            if self._gone:
+                raise HandleClosed("the log was closed", "open the session again")
+            self._users += 1
+        return self.file
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._gone and self._users == 0
+        if last:
+            self.file.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._gone:
+                return
+            self._gone = True
+            now = self._users == 0
+        if now:
+            self.file.close()
+
+
+class LogView:
+    """One log as it stood at a survey, or as its writer has extended it since."""
+
+    def __init__(self, handle: Handle, path: str, header: Header, end: int) -> None:
+        self.handle = handle
+        self.path = path
+        self.header = header
+        self.digest = store_digest(header.store)
+        self.cap = frame_cap(header)
+        self.end = end
+        self._survey: Survey | None = None
+        self._tail: Tail | None = None
+        self._closed: OrderedDict[int, Closed] = OrderedDict()
+
+    @classmethod
+    def of_survey(cls, handle: Handle, path: str, survey: Survey) -> LogView:
+        view = cls(handle, path, survey.header, survey.end)
+        view._survey = survey
+        return view
+
+    @property
+    def tail(self) -> Tail:
+        """The open stretch; decoded at its first use, so that opening a log reads no payload."""
+        if self._tail is None:
+            self._tail = self._load_tail()
+        return self._tail
+
+    @tail.setter
+    def tail(self, tail: Tail) -> None:
+        self._tail = tail
+
+    def snapshot(self) -> LogView:
+        """The same log, frozen: what the writer appends later is not seen."""
+        view = LogView(self.handle, self.path, self.header, self.end)
+        view._tail = self.tail.snapshot()
+        view._closed = self._closed
+        return view
+
+    # --- frames ---------------------------------------------------------------------------------
+
+    def _load_tail(self) -> Tail:
+        survey = self._survey
+        assert survey is not None
+        index = survey.newest_index
+        start = index.end if index else survey.spans[0].offset if survey.spans else survey.end
+        tail = Tail(start, index.offset if index else 0)
+        numbers: dict[int, Address] = {}
+        batches = []
+        for span in survey.spans:
+            batches.append((span, self._decode(span.offset, span.length, numbers)))
+        tail.number(numbers)
+        for span, records in batches:
+            tail.add(span, [note_of(record) for record in records])
+        if survey.spans:
+            tail.crc = self._crc(start, tail.end)
+        return tail
+
+    def _crc(self, start: int, end: int) -> int:
+        crc = 0
+        while start < end:
+            data = fetch(self.handle.file, self.path, min(_READ_WHOLE, end - start), start)
+            if not data:
+                raise self._corrupt(start, "the file is shorter than it was", "short")
+            crc = crc32(data, crc)
+            start += len(data)
+        return crc
+
+    def _decode(
+        self, offset: int, length: int, numbers: dict[int, Address], chunk: bytes = b"", base: int = 0
+    ) -> list[Record]:
+        """Records of the frame that stands at ``offset`` and takes ``length`` bytes."""
+        found: Frame | Fault | Short
+        if chunk and offset + length <= base + len(chunk):
+            data = chunk
+            found = parse_frame(data, offset - base, base, self.digest)
+        else:
+            base = offset
+            found, data = frame_at(self.handle.file, self.path, offset, offset + length, self.digest, self.cap)
+        if not isinstance(found, Frame) or found.length != length:
+            if found is Fault.ENVELOPE and data[offset - base] >= KIND_INDEX:
+                return []  # a foreign skippable frame inside the chain
+            fault = found if isinstance(found, Fault) else Fault.SHORT
+            raise self._corrupt(offset, fault.value, fault.name.lower())
+        return self.decode_frame(
+            found, data[found.payload_offset - base : found.payload_offset - base + found.payload_length], numbers
+        )
+
+    def decode_frame(self, frame: Frame, payload: bytes, numbers: dict[int, Address]) -> list[Record]:
+        """Records of one frame, whose definitions are added to ``numbers``. An index frame clears them."""
+        if frame.kind == KIND_INDEX:
+            numbers.clear()
+        if frame.kind != KIND_BATCH:
+            return []
+        try:
+            raw = decompress(payload, frame.raw_length, self.header.limits.frame_bytes())
+            records = list(decode_lines(raw, self.header.time, numbers))
+        except (BadPayload, BadLine) as error:
+            raise self._corrupt(frame.offset, str(error), "content") from None
+        if records and (records[0].sequence < frame.first or records[-1].sequence > frame.last):
+            raise self._corrupt(frame.offset, "its lines and its envelope name different sequences", "sequence")
+        return records
+
+    def _corrupt(self, offset: int, detail: str, reason: str) -> CorruptLog:
+        return CorruptLog(path=self.path, offset=offset, sequence=0, reason=reason, detail=detail)
+
+    # --- stretches ------------------------------------------------------------------------------
+
+    def stretches(self) -> Iterator[Summary]:
+        """The open stretch, then the closed ones, newest first."""
+        summary: Summary = self.tail
+        yield summary
+        while summary.previous:
+            older = self.closed(summary.previous)
+            if older.index.end != summary.start:
+                raise self._corrupt(summary.previous, "its index frame does not meet the next stretch", "index")
+            summary = older
+            yield summary
+
+    def closed(self, offset: int) -> Closed:
+        """The stretch closed by the index frame at ``offset``."""
+        kept = self._closed.get(offset)
+        if kept is not None:
+            return kept
+        found, data = frame_at(self.handle.file, self.path, offset, self.end, self.digest, self.cap)
+        if not isinstance(found, Frame) or found.kind != KIND_INDEX:
+            fault = found if isinstance(found, Fault) else Fault.MAGIC
+            raise self._corrupt(offset, f"its index frame cannot be read ({fault.value})", fault.name.lower())
+        start = found.payload_offset - offset
+        try:
+            closed = Closed(found, data[start : start + found.payload_length])
+        except BadIndex as error:
+            raise self._corrupt(offset, f"its index frame is malformed ({error})", "content") from None
+        self._closed[offset] = closed
+        while len(self._closed) > _CLOSED_KEPT:
+            try:
+                self._closed.popitem(last=False)
+            except KeyError:  # another thread was quicker
+                break
+        return closed
+
+    def batches(self, summary: Summary, *, newest_first: bool = False) -> Iterator[list[Record]]:
+        """Records of a stretch, one list a frame."""
+        chunk, base = b"", summary.start
+        if summary.end - summary.start <= _READ_WHOLE:
+            chunk = fetch(self.handle.file, self.path, summary.end - summary.start, summary.start)
+        numbers = dict(summary.numbers)
+        for span in reversed(summary.spans) if newest_first else summary.spans:
+            yield self._decode(span.offset, span.length, numbers, chunk, base)
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def get(self, address: Address, hidden: Container[int] = ()) -> Record | None:
+        """The latest write (SET or DELETE) of a value, or None if there is none."""
+        for summary in self.stretches():
+            entry = summary.values.get(address)
+            if entry is None:
+                continue
+            span = summary.spans[entry.frame]
+            found = self._value(span.offset, span.length, summary, address, entry.sequence)
+            if found.sequence not in hidden:
+                return found
+            older = [
+                r for batch in self.batches(summary) for r in batch if r.address == address and r.sequence not in hidden
+            ]
+            if older:
+                return older[-1]
+        return None
+
+    def _value(self, offset: int, length: int, summary: Summary, address: Address, sequence: int) -> Record:
+        for record in self._decode(offset, length, dict(summary.numbers)):
+            if record.sequence == sequence and record.address == address and record.code in (SET, DELETE):
+                return record
+        raise self._corrupt(offset, "the value its index frame speaks of is not there", "content")
+
+    def scan(self, namespace: str, prefix: str, hidden: Container[int] = ()) -> dict[str, Record]:
+        """The latest write of every value of ``namespace`` whose key starts with ``prefix``, deletions included."""
+        found: dict[str, Record] = {}
+        for summary in self.stretches():
+            for address, entry in summary.values.items():
+                if address.namespace != namespace or not address.key.startswith(prefix) or address.key in found:
+                    continue
+                span = summary.spans[entry.frame]
+                record: Record | None
+                if entry.sequence in hidden:
+                    record = self.get(address, hidden)
+                else:
+                    record = self._value(span.offset, span.length, summary, address, entry.sequence)
+                if record is not None:
+                    found[address.key] = record
+        return found
+
+    def retired_since(self, sequence: int) -> dict[str, int]:
+        """Latest retirement of every scope retired after ``sequence``."""
+        latest: dict[str, int] = {}
+        for summary in self.stretches():
+            for scope, boundary in summary.retired.items():
+                if boundary > latest.get(scope, sequence):
+                    latest[scope] = boundary
+            if 0 < summary.first <= sequence:
+                break
+        return latest
+
+    def elements(
+        self, address: Address, *, above: int = 0, below: int = MAX_SEQUENCE + 1, descending: bool = False
+    ) -> Iterator[Record]:
+        """Living elements of a list with ``above < sequence < below``, in order."""
+        floor = above
+        wanted: list[int] = []  # offsets of index frames; 0 stands for the open stretch
+        for summary in self.stretches():
+            entry = summary.lists.get(address)
+            if entry is not None:
+                floor = max(floor, entry.floor)
+                if entry.count and entry.last > floor and entry.first < below:
+                    if descending:
+                        yield from self._in_stretch(summary, address, floor, below, True)
+                    else:
+                        wanted.append(summary.index.offset if isinstance(summary, Closed) else 0)
+            if 0 < summary.first <= floor:
+                break
+        for offset in reversed(wanted):
+            yield from self._in_stretch(self.closed(offset) if offset else self.tail, address, floor, below, False)
+
+    def _in_stretch(
+        self, summary: Summary, address: Address, floor: int, below: int, newest_first: bool
+    ) -> Iterator[Record]:
+        for batch in self.batches(summary, newest_first=newest_first):
+            for record in reversed(batch) if newest_first else batch:
+                if record.address == address and record.code == APPEND and floor < record.sequence < below:
+                    yield record
+
+    def records(self) -> Iterator[Record]:
+        """Every record of the log from its header on. Raises :class:`CorruptLog` where the good prefix ends early."""
+        _, first = read_header(self.handle.file, self.path)
+        walk = Walk(self.handle.file, self.path, first.end, first, self.end, self.digest, self.cap)
+        numbers: dict[int, Address] = {}
+        sequence = first.last
+        for frame, payload in walk:
+            yield from self.decode_frame(frame, payload, numbers)
+            sequence = frame.last
+        if walk.offset < self.end:
+            fault = walk.fault or Fault.SHORT
+            raise CorruptLog(
+                path=self.path, offset=walk.offset, sequence=sequence, reason=fault.name.lower(), detail=fault.value
+            )
+
+
+__all__ = ["Handle", "LogView"]

@@ -1,0 +1,487 @@
+"""One session, open for writing: admission, commits, the flush barrier, and reads that see all of it.
+
+Admission happens under ``_lock`` and takes microseconds: elements are frozen before, no I/O is done, and sequences
+are handed out in order. What is admitted is stored by :mod:`storing`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from .durability import Durability
+from .elements import Json, freeze
+from .errors import (
+    DurabilityError,
+    HandleClosed,
+    HandleForked,
+    InvalidInput,
+    LimitExceeded,
+    ScopelogError,
+    WriteFailed,
+)
+from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
+from .lines import APPEND, DELETE, RETIRE, SET, Address, Record, Write
+from .logfile import LogFile
+from .scope import ENTRY_OVERHEAD, Coalescer, Commit, ListState, ScopeState, Staged, Ticket, last_of, size_of
+from .staging import join, staged_record
+from .storing import Storing
+from .view import LogView
+
+_log = logging.getLogger(__name__)
+_QUOTA_PIECE: Final = 256 * 1024
+
+
+class Change(NamedTuple):
+    """One write as a caller hands it to :meth:`Writer.commit`; codes as in :mod:`lines`."""
+
+    code: str
+    address: Address | None
+    value: Json = None
+    argument: str | int | None = None
+
+
+class Receipt(NamedTuple):
+    """Sequences of a commit's writes: ``first`` to ``last``, in order and without gaps."""
+
+    first: int
+    last: int
+
+
+class Writer(Storing):
+    """A session's only writer. Thread-safe. Scopes are named by their id, the session scope by ``SESSION``."""
+
+    # --- opening (single-threaded) ----------------------------------------------------------------
+
+    def adopt(self, scope: str, log: LogFile) -> None:
+        """Take over a log that recovery has opened."""
+        state = self._scopes.get(scope)
+        if state is None:
+            state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
+        state.log = log
+
+    def doom(self, path: str, boundary: int) -> None:
+        """Unlink a dead sidecar once its retirement is durable."""
+        self._doomed.append((path, boundary))
+
+    def sweep(self) -> None:
+        """Unlink what recovery has doomed, as far as its retirement is durable."""
+        if self._doomed:
+            self._unlink_doomed()
+
+    # --- admission --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        scope: str,
+        address: Address,
+        element: Json,
+        tag: str | None = None,
+        coalescer: Coalescer | None = None,
+    ) -> int:
+        """Stage an element through the window and return its sequence.
+
+        Raises :class:`InvalidInput` kinds for the element, the failure of an earlier flush of the scope (this element is
+        then not taken), and :class:`DurabilityError` kinds where the bound forces a flush that fails.
+        """
+        body, copy = freeze(element)
+        size = len(body) + ENTRY_OVERHEAD
+        with self._lock:
+            state = self._lists.get((scope, address))
+            if (
+                state is None
+                or self._bytes + size > self._quota
+                or self._unusable is not None
+                or state.scope.retiring
+                or state.scope.failure is not None
+                or state.coalescer is not coalescer
+            ):
+                state = self._admit_slowly(scope, address, coalescer, size)
+            owner = state.scope
+            sequence = self._sequence + 1
+            self._sequence = sequence
+            owner.pending.append((sequence, state, body, tag, copy if state.coalescer is not None else None))
+            owner.bytes += size
+            self._bytes += size
+            if owner.deadline is None:
+                self._open_window(owner)
+        return sequence
+
+    def _admit_slowly(self, scope: str, address: Address, coalescer: Coalescer | None, size: int) -> ListState:
+        """Everything about an admission that is not the usual case. Returns with room for ``size`` bytes."""
+        while True:
+            self._check()
+            owner = self._scope(scope)
+            if owner.retiring:
+                self._changed.wait()
+                continue
+            self._raise_failure(owner)
+            self._refuse_poisoned(owner)
+            if self._sequence >= MAX_SEQUENCE:
+                raise LimitExceeded("the session has used up its sequences", "start a new session")
+            state = self._lists.get((scope, address))
+            if state is not None:
+                state.check(coalescer)
+            if self._bytes + size <= self._quota or self._extend_quota(size) or self._bytes == 0:
+                break  # the last: above the bound all by itself, admitted alone
+            self._run(self._flush_tickets(None))
+        if state is None:
+            state = self._lists[scope, address] = ListState(address, owner, coalescer)
+            owner.lists.append(address)
+        return state
+
+    def _extend_quota(self, size: int) -> bool:
+        """Reserve more of the store's bound, in pieces, up to this session's own."""
+        if self._bytes + size > self.settings.pending_bytes:
+            return False
+        wanted = min(max(self._bytes + size - self._quota, _QUOTA_PIECE), self.settings.pending_bytes - self._quota)
+        if not self._env.grant(wanted):
+            return False
+        self._quota += wanted
+        return True
+
+    def commit(self, scope: str, changes: Sequence[Change], level: Durability | None = None) -> Receipt:
+        """Store the changes atomically, with what was staged before them in the scope; see storage contract 3."""
+        frozen = [(change, freeze(change.value)[0] if change.code in _WITH_VALUE else b"") for change in changes]
+        size = sum(_weight(change, body) for change, body in frozen)
+        if not frozen:
+            raise InvalidInput("the commit is empty", "give it at least one write")
+        if size > MAX_COMMIT_BYTES:
+            raise LimitExceeded(f"the commit takes {size} bytes as JSON, the limit is {MAX_COMMIT_BYTES}", "split it")
+        with self._lock:
+            while True:
+                self._check()
+                owner = self._scope(scope)
+                if not owner.retiring:
+                    break
+                self._changed.wait()
+            self._raise_failure(owner)
+            self._refuse_poisoned(owner)
+            first = self._sequence + 1
+            if first + len(frozen) > MAX_SEQUENCE:
+                raise LimitExceeded("the session has used up its sequences", "start a new session")
+            writes = [
+                Write(first + n, change.code, change.address, body, change.argument)
+                for n, (change, body) in enumerate(frozen)
+            ]
+            retires = [str(change.argument) for change in changes if change.code == RETIRE]
+            commit = Commit(writes, max(owner.level, level or owner.level), retires)
+            self._sequence = writes[-1].sequence
+            owner.pending.append(commit)
+            owner.tickets.append(commit)
+            for retired in dict.fromkeys(retires):
+                self._set_aside(retired)
+            try:
+                self._run([commit])
+            except BaseException:
+                self._withdraw(owner, commit)
+                raise
+        return Receipt(writes[0].sequence, writes[-1].sequence)
+
+    def flush(self, level: Durability | None = None) -> None:
+        """Barrier: returns once everything admitted before is stored at its scope's level, or at ``level``."""
+        with self._lock:
+            self._check()
+            while any(state.retiring for state in self._scopes.values()):
+                self._changed.wait()
+                self._check()
+            for state in self._scopes.values():
+                if isinstance(state.failure, WriteFailed):
+                    state.failure = None  # tried again right here
+            self._run(self._flush_tickets(level))
+            for state in self._scopes.values():
+                self._raise_failure(state)
+
+    def _flush_tickets(self, level: Durability | None) -> list[Ticket]:
+        """A ticket for every scope that has something to store or to sync."""
+        tickets: list[Ticket] = []
+        for state in self._scopes.values():
+            wanted = max(state.level, level or state.level)
+            log = state.log
+            unsynced = wanted is Durability.POWER and log is not None and log.born and not log.synced
+            if state.pending or unsynced:
+                ticket = Ticket(last_of(state.pending), wanted)
+                state.tickets.append(ticket)
+                tickets.append(ticket)
+        return tickets
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        scope: str,
+        address: Address,
+        *,
+        cursor: int | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Record]:
+        """Elements of a list; see storage contract 2.9. What was shown never changes: pending runs are sealed."""
+        staged: list[Staged] = []
+        with self._lock:
+            state = self._readable(scope)
+            if state is not None:
+                self._seal(state, address)
+                staged = [e for e in state.pending if not isinstance(e, Commit) and e[1].address == address]
+            view, hidden = self._snapshot(state)
+        above, below = cursor or 0, MAX_SEQUENCE + 1
+        if descending:
+            above, below = 0, below if cursor is None else cursor
+        fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
+        try:
+            return _page(_merge(view, address, fresh, above, below, descending, hidden), limit, stop_at_tag)
+        finally:
+            if view is not None:
+                view.handle.__exit__()
+
+    def get(self, scope: str, address: Address) -> Record | None:
+        """The latest write of a value if it is no delete, else None."""
+        with self._lock:
+            view, hidden = self._snapshot(self._readable(scope))
+        if view is None:
+            return None
+        try:
+            record = view.get(address, hidden)
+        finally:
+            view.handle.__exit__()
+        return None if record is None or record.code == DELETE else record
+
+    def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
+        """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
+        with self._lock:
+            view, hidden = self._snapshot(self._readable(scope))
+        if view is None:
+            return []
+        try:
+            found = view.scan(namespace, prefix, hidden)
+        finally:
+            view.handle.__exit__()
+        return [found[key] for key in sorted(found) if found[key].code != DELETE]
+
+    def _readable(self, scope: str) -> ScopeState | None:
+        """The scope's state, once no commit of it is under way: a commit is shown when it is acknowledged."""
+        while True:
+            self._check()
+            state = self._scopes.get(scope)
+            if not self._busy and (
+                state is None or not (state.retiring or any(isinstance(e, Commit) for e in state.pending))
+            ):
+                return state
+            self._changed.wait()
+
+    def _seal(self, state: ScopeState, address: Address) -> None:
+        known = self._lists.get((state.scope, address))
+        if known is None or known.coalescer is None:
+            return
+        before = [entry for entry in state.pending if not isinstance(entry, Commit)]
+        joined, failure = join(before, only=address)
+        state.pending = list(joined)
+        self._release_bytes(state, sum(map(size_of, before)) - sum(map(size_of, joined)))
+        state.failure = state.failure or failure
+
+    def _snapshot(self, state: ScopeState | None) -> tuple[LogView | None, frozenset[int]]:
+        """A frozen view, entered; the caller leaves it."""
+        if state is None or state.log is None or not state.log.born:
+            return None, frozenset()
+        view = state.log.view.snapshot()
+        view.handle.__enter__()
+        return view, frozenset(state.hidden)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def durable_sequence(self, scope: str, level: Durability | None = None) -> int:
+        """Up to which sequence the scope's records are stored at ``level`` (default: the scope's own); 0 if none."""
+        with self._lock:
+            self._check_fork()
+            state = self._scopes.get(scope)
+            if state is None or state.log is None or not state.log.born:
+                return 0
+            if max(state.level, level or state.level) is Durability.POWER:
+                return state.log.durable_sequence
+            return state.log.last_sequence
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        with self._lock:
+            self._check()
+            return sorted(s.scope for s in self._scopes.values() if s.scope and (s.log is not None or s.pending))
+
+    def stats(self) -> dict[str, int | float]:
+        """Counters as plain data: bytes, counts, and seconds for ``sync_seconds``."""
+        with self._lock:
+            pending = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
+            counters = self.counters
+            return {
+                "pending_elements": pending,
+                "pending_bytes": self._bytes,
+                "batches": self._batches,
+                "appends": counters.appends,
+                "frames": counters.frames,
+                "bytes_written": counters.bytes,
+                "syncs": counters.syncs,
+                "sync_seconds": counters.sync_seconds,
+                "failures": self._failures,
+                "scopes_alive": sum(1 for s in self._scopes.values() if s.scope),
+                "sequence": self._sequence,
+                "epoch": self.epoch,
+            }
+
+    def view_of(self, scope: str) -> LogView | None:
+        """A frozen view for a long read without the lock; leave it with ``view.handle.__exit__()``."""
+        with self._lock:
+            return self._snapshot(self._readable(scope))[0]
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def close(self, *, force: bool = False) -> None:
+        """Flush, close the logs cleanly and release the lock. Closing twice is legal.
+
+        If the flush fails its error is raised; where staged elements would be lost the handle stays open then, unless
+        ``force``, which lets go in any case.
+        """
+        with self._lock:
+            self._check_fork()
+            if isinstance(self._unusable, HandleClosed):
+                return
+        failure: ScopelogError | None = None
+        if self._unusable is None:
+            try:
+                self.flush()
+            except ScopelogError as error:
+                failure = error
+        with self._lock:
+            while self._busy:
+                self._changed.wait()
+            lost = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
+            if failure is not None and lost and not force:
+                raise failure
+            clean = self._unusable is None
+            self._unusable = HandleClosed(f"the session {self.session!r} was closed", "open it again")
+            self._env.give_back(self._quota)
+            self._quota = 0
+        for state in [*self._scopes.values()][::-1]:
+            failure = self._close_log(state, clean) or failure
+        if self._doomed:
+            self._unlink_doomed()
+        self._writer_lock.release()
+        self._env.forget(self)
+        if failure is not None:
+            if lost:
+                _log.error("%s was closed with %d staged elements that could not be stored", self.directory, lost)
+            raise failure
+
+    def _close_log(self, state: ScopeState, clean: bool) -> ScopelogError | None:
+        log = state.log
+        if log is None:
+            return None
+        try:
+            # A sidecar at PROCESS is never synced for the sake of closing: it has no closing frame then.
+            log.close(clean=clean and (state is self._main or log.synced) and log.poison is None)
+        except DurabilityError as error:
+            return error
+        return None
+
+    def flush_soon(self) -> None:
+        """Ask the flusher for everything that is staged, now."""
+        now = self._env.clock.monotonic()
+        with self._lock:
+            for state in self._scopes.values():
+                if state.pending and not state.retiring:
+                    state.deadline = now
+        self._env.schedule(self, now)
+
+    def wait_until_stored(self, deadline: float) -> bool:
+        """Whether nothing was left staged at ``deadline`` (monotonic seconds of the system clock)."""
+        with self._lock:
+            while any(state.pending for state in self._scopes.values()):
+                left = deadline - time.monotonic()
+                if left <= 0 or self._unusable is not None:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def after_fork(self) -> None:
+        """In the child: close the copies, so that the parent's flock is not kept alive, and refuse every call."""
+        self._lock = threading.Lock()  # the old one may be held by a thread that does not exist here
+        self._changed = threading.Condition(self._lock)
+        self._unusable = HandleForked(
+            f"the session {self.session!r} was opened by process {os.getppid()} and came here through fork",
+            "open the store again in this process, once the parent has closed it",
+        )
+        for state in self._scopes.values():
+            if state.log is not None and state.log.born:
+                state.log.view.handle.file.close()
+        self._writer_lock.release()
+
+    def _check(self) -> None:
+        self._check_fork()
+        if self._unusable is not None:
+            raise self._unusable.again() from self._unusable
+
+    def _check_fork(self) -> None:
+        if isinstance(self._unusable, HandleForked):
+            raise self._unusable.again()
+
+    def _scope(self, scope: str) -> ScopeState:
+        state = self._scopes.get(scope)
+        if state is None:
+            state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
+        return state
+
+    @staticmethod
+    def _raise_failure(state: ScopeState) -> None:
+        failure, state.failure = state.failure, None
+        if failure is not None:
+            raise failure.again() from failure
+
+    @staticmethod
+    def _refuse_poisoned(state: ScopeState) -> None:
+        if state.log is not None and state.log.poison is not None:
+            state.log.check()
+
+
+_WITH_VALUE: Final = (APPEND, SET)
+
+
+def _weight(change: Change, body: bytes) -> int:
+    """Bytes a write may take in its line: text, and its address and argument with every character escaped."""
+    address = change.address
+    names = len(address.namespace) + len(address.key) if address is not None else 0
+    argument = len(change.argument) if isinstance(change.argument, str) else 0
+    return len(body) + 6 * (names + argument) + 64
+
+
+def _merge(
+    view: LogView | None,
+    address: Address,
+    fresh: list[Record],
+    above: int,
+    below: int,
+    descending: bool,
+    hidden: frozenset[int],
+) -> Iterator[Record]:
+    """Stored elements and staged ones, which are always younger."""
+    if descending:
+        yield from reversed(fresh)
+    if view is not None:
+        for record in view.elements(address, above=above, below=below, descending=descending):
+            if record.sequence not in hidden:
+                yield record
+    if not descending:
+        yield from fresh
+
+
+def _page(records: Iterator[Record], limit: int | None, stop_at_tag: str | None) -> list[Record]:
+    page: list[Record] = []
+    if limit is not None and limit <= 0:
+        return page
+    for record in records:
+        page.append(record)
+        if (stop_at_tag is not None and record.argument == stop_at_tag) or len(page) == limit:
+            break
+    return page
