@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import Final
@@ -38,10 +39,8 @@ def open_session(store: Environment, session: str, directory: str, settings: Set
 
 def _lock(store: Environment, directory: str) -> WriterLock:
     for attempt in range(_ATTEMPTS):
-        try:
+        with contextlib.suppress(FileExistsError):
             store.fs.make_dir(directory)
-        except FileExistsError:
-            pass
         try:
             return WriterLock.acquire(store.fs, os.path.join(directory, LOCK_FILE))
         except FileNotFoundError:  # deleted between the two calls

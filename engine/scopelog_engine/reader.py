@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from .durability import Durability
-from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed, ReadFailed
+from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
-from .layout import MAIN_FILE, MAX_SEQUENCE, scope_file_sequence
+from .layout import MAIN_FILE, scope_file_sequence
 from .lines import DELETE, Address, Record
 from .scope import SESSION
 from .survey import Survey, survey
-from .view import Handle, LogView
+from .view import Handle, LogView, bounds, page
 
 _ATTEMPTS: Final = 16
 
@@ -116,16 +116,22 @@ class Reader:
         """Ids of the ephemeral scopes that are alive, sorted."""
         return sorted(scope for scope in self._surveys if scope != SESSION)
 
-    def elements(
-        self, scope: str, address: Address, *, cursor: int | None = None, descending: bool = False
-    ) -> Iterator[Record]:
-        """Living elements of a list in order, from the exclusive ``cursor`` on."""
+    def read(
+        self,
+        scope: str,
+        address: Address,
+        *,
+        cursor: int | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Record]:
+        """Elements of a list, as :meth:`Writer.read` gives them."""
         view = self._views.get(scope)
         if view is None:
-            return iter(())
-        if descending:
-            return view.elements(address, below=MAX_SEQUENCE + 1 if cursor is None else cursor, descending=True)
-        return view.elements(address, above=cursor or 0)
+            return []
+        above, below = bounds(cursor, descending)
+        return page(view.elements(address, above=above, below=below, descending=descending), limit, stop_at_tag)
 
     def get(self, scope: str, address: Address) -> Record | None:
         view = self._views.get(scope)
@@ -161,6 +167,11 @@ class Reader:
             return 0
         return found.last.last if level is Durability.PROCESS else found.marked_sequence
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of main's last frame."""
+        return self._surveys[SESSION].last.epoch
+
     def sizes(self) -> dict[str, int]:
         """Bytes of log that each living scope takes, preallocated space left out."""
         return {scope: found.end for scope, found in self._surveys.items()}
@@ -174,6 +185,3 @@ def _close(views: dict[str, LogView]) -> None:
     for view in views.values():
         view.handle.close()
     views.clear()
-
-
-__all__ = ["ReadFailed", "Reader", "ScopedRecord"]

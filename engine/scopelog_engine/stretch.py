@@ -143,6 +143,12 @@ class Tail(Summary):
             )
         )
 
+    def take(self, frame: Frame, start: int, notes: list[Note]) -> None:
+        """Like :meth:`add`, for a frame that was read; foreign bytes from ``start`` on get a span of their own."""
+        if frame.offset > start:
+            self.spans.append(Span(start, frame.offset - start, 0, 0))
+        self.add(Span(frame.offset, frame.length, frame.first, frame.last), notes)
+
     def snapshot(self) -> Tail:
         """A copy that later frames do not change; it cannot grow."""
         copy = Tail(self.start, self.previous)

@@ -304,4 +304,20 @@ class LogView:
             )
 
 
-__all__ = ["Handle", "LogView"]
+def bounds(cursor: int | None, descending: bool) -> tuple[int, int]:
+    """Exclusive lower and upper bound of a read from an exclusive cursor."""
+    if descending:
+        return 0, MAX_SEQUENCE + 1 if cursor is None else cursor
+    return cursor or 0, MAX_SEQUENCE + 1
+
+
+def page(records: Iterator[Record], limit: int | None, stop_at_tag: str | None) -> list[Record]:
+    """At most ``limit`` records, up to and including the first with the tag; never searches past the limit."""
+    out: list[Record] = []
+    if limit is not None and limit <= 0:
+        return out
+    for record in records:
+        out.append(record)
+        if (stop_at_tag is not None and record.argument == stop_at_tag) or len(out) == limit:
+            break
+    return out

@@ -30,7 +30,7 @@ from .logfile import LogFile
 from .scope import ENTRY_OVERHEAD, Coalescer, Commit, ListState, ScopeState, Staged, Ticket, last_of, size_of
 from .staging import join, staged_record
 from .storing import Storing
-from .view import LogView
+from .view import LogView, bounds, page
 
 _log = logging.getLogger(__name__)
 _QUOTA_PIECE: Final = 256 * 1024
@@ -85,8 +85,8 @@ class Writer(Storing):
     ) -> int:
         """Stage an element through the window and return its sequence.
 
-        Raises :class:`InvalidInput` kinds for the element, the failure of an earlier flush of the scope (this element is
-        then not taken), and :class:`DurabilityError` kinds where the bound forces a flush that fails.
+        Raises :class:`InvalidInput` kinds for the element, the failure of an earlier flush of the scope (this element
+        is then not taken), and :class:`DurabilityError` kinds where the bound forces a flush that fails.
         """
         body, copy = freeze(element)
         size = len(body) + ENTRY_OVERHEAD
@@ -229,12 +229,10 @@ class Writer(Storing):
                 self._seal(state, address)
                 staged = [e for e in state.pending if not isinstance(e, Commit) and e[1].address == address]
             view, hidden = self._snapshot(state)
-        above, below = cursor or 0, MAX_SEQUENCE + 1
-        if descending:
-            above, below = 0, below if cursor is None else cursor
+        above, below = bounds(cursor, descending)
         fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
         try:
-            return _page(_merge(view, address, fresh, above, below, descending, hidden), limit, stop_at_tag)
+            return page(_merge(view, address, fresh, above, below, descending, hidden), limit, stop_at_tag)
         finally:
             if view is not None:
                 view.handle.__exit__()
@@ -474,14 +472,3 @@ def _merge(
                 yield record
     if not descending:
         yield from fresh
-
-
-def _page(records: Iterator[Record], limit: int | None, stop_at_tag: str | None) -> list[Record]:
-    page: list[Record] = []
-    if limit is not None and limit <= 0:
-        return page
-    for record in records:
-        page.append(record)
-        if (stop_at_tag is not None and record.argument == stop_at_tag) or len(page) == limit:
-            break
-    return page

@@ -1,0 +1,262 @@
+"""check: prove a store sound, byte by byte, without changing it.
+
+Every frame's checksum and place in the chain is verified from the header on, every payload is decoded, every index
+frame is held against the stretch it describes, and sidecars are held against main. A log that its writer is
+appending to has no end that could be judged: there only what lies before the end so far is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final, Protocol
+from zlib import crc32
+
+from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, ReadFailed, ScopelogError, StoreLocked
+from .frame import Fault, Frame
+from .fs import FileSystem
+from .header import KIND_MAIN, KIND_SCOPE, check_owner, store_digest
+from .layout import (
+    ASIDE_SUFFIX,
+    KIND_BATCH,
+    KIND_INDEX,
+    LOCK_FILE,
+    MAIN_FILE,
+    SESSION_SUFFIX,
+    STORE_FILE,
+    TORN_SUFFIX,
+    scope_file_sequence,
+    session_dir_name,
+)
+from .lines import Address
+from .lock import WriterLock
+from .scan import Walk
+from .stretch import BadIndex, Closed, Tail, note_of
+from .survey import CORRUPT, LIVE, Survey, frame_cap, read_header, survey
+from .view import Handle, LogView
+
+TORN: Final = "torn"
+DAMAGE: Final = "corrupt"
+NOTE: Final = "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something ``check`` found.
+
+    ``severity``: ``corrupt`` (proved damage), ``torn`` (an un-synced tail that the next open for write will cut and
+    keep aside) or ``note`` (evidence kept by an earlier recovery, leftovers, a log in use). ``offset``: first byte
+    concerned; ``sequence``: last good one before it; ``reason``: what kind, e.g. ``checksum`` or ``sequence``.
+    """
+
+    severity: str
+    path: str
+    offset: int
+    sequence: int
+    reason: str
+    detail: str
+
+    def as_dict(self) -> dict[str, str | int]:
+        return asdict(self)
+
+
+class Checked(Protocol):
+    """What of a store ``check`` needs."""
+
+    fs: FileSystem
+    path: str
+    identity: str
+
+
+def check_store(store: Checked, session: str | None = None) -> list[Finding]:
+    """All findings, the store's own file first. Raises :class:`NoSuchSession` for a session that is not there."""
+    fs = store.fs
+    if session is not None:
+        name = session_dir_name(session)
+        if not fs.exists(os.path.join(store.path, name, MAIN_FILE)):
+            raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions")
+        names = [name]
+    else:
+        names = [name for name in fs.list_dir(store.path) if name.endswith(SESSION_SUFFIX)]
+    findings: list[Finding] = []
+    if session is None:
+        findings += _check_store_file(fs, os.path.join(store.path, STORE_FILE))
+    for name in names:
+        directory = os.path.join(store.path, name)
+        if not fs.is_dir(directory):
+            continue
+        try:
+            findings += _check_session(store, directory)
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+    return findings
+
+
+def worst(findings: list[Finding]) -> int:
+    """Exit status: 0 sound, 1 torn tails only, 2 corruption."""
+    severities = {finding.severity for finding in findings}
+    return 2 if DAMAGE in severities else 1 if TORN in severities else 0
+
+
+def _check_store_file(fs: FileSystem, path: str) -> Iterator[Finding]:
+    file = fs.open_readonly(path)
+    try:
+        _, first = read_header(file, path)
+        if file.size() != first.end:
+            yield Finding(DAMAGE, path, first.end, 0, "length", "something follows the store's header")
+    finally:
+        file.close()
+
+
+def _check_session(store: Checked, directory: str) -> list[Finding]:
+    """Look without the lock; only if something is wrong take it, so that a live tail is not called torn."""
+    found = _Session(store, directory)
+    found.run(judge=False)
+    if not found.doubtful:
+        return found.findings
+    try:
+        lock = WriterLock.acquire(store.fs, os.path.join(directory, LOCK_FILE))
+    except StoreLocked as error:
+        live = Finding(NOTE, directory, 0, 0, "live", f"in use by process {error.pid}: its end was not judged")
+        return [*(f for f in found.findings if f.reason != "end"), live]
+    except OSError as error:
+        found.findings.append(Finding(NOTE, directory, 0, 0, "lock", f"the lock could not be taken ({error})"))
+        return found.findings
+    try:
+        again = _Session(store, directory)
+        again.run(judge=True)
+        return again.findings
+    finally:
+        lock.release()
+
+
+class _Session:
+    def __init__(self, store: Checked, directory: str) -> None:
+        self._store = store
+        self._fs = store.fs
+        self._directory = directory
+        self._session = ""
+        self._main: LogView | None = None
+        self._main_last = -1
+        self.findings: list[Finding] = []
+        self.doubtful = False
+
+    def run(self, *, judge: bool) -> None:
+        names = self._fs.list_dir(self._directory)
+        for name in names:
+            if name.endswith((TORN_SUFFIX, ASIDE_SUFFIX)):
+                path = os.path.join(self._directory, name)
+                self._add(NOTE, path, 0, 0, "kept", "evidence kept by an earlier recovery")
+        sidecars = [name for name in names if scope_file_sequence(name) is not None]
+        if MAIN_FILE not in names:
+            if sidecars:
+                path = os.path.join(self._directory, MAIN_FILE)
+                self._add(DAMAGE, path, 0, 0, "missing", "there are scopes but no main log")
+            return
+        self._log(MAIN_FILE, KIND_MAIN, judge)
+        for name in sidecars:
+            self._log(name, KIND_SCOPE, judge)
+        if self._main is not None:
+            self._main.handle.close()
+
+    def _add(self, severity: str, path: str, offset: int, sequence: int, reason: str, detail: str) -> None:
+        self.findings.append(Finding(severity, path, offset, sequence, reason, detail))
+        if severity != NOTE:
+            self.doubtful = True
+
+    def _log(self, name: str, kind: str, judge: bool) -> None:
+        path = os.path.join(self._directory, name)
+        try:
+            handle = Handle(self._fs.open_readonly(path))
+        except FileNotFoundError:
+            return  # retired meanwhile
+        keep = False
+        try:
+            header, first = read_header(handle.file, path)
+            check_owner(header, path, kind=kind, store=self._store.identity, session=self._session or header.session)
+            if kind == KIND_MAIN:
+                self._session = header.session
+                if session_dir_name(header.session) != os.path.basename(self._directory):
+                    self._add(DAMAGE, path, 0, 0, "foreign", f"its header names the session {header.session!r}")
+            end = self._verify(handle, path, first, header_cap=frame_cap(header))
+            found = survey(handle.file, path, judge=judge, whole=True)
+            self._judge(found, path, judge, end)
+            if kind == KIND_MAIN:
+                self._main_last = found.last.last
+                self._main = LogView.of_survey(handle, path, found)
+                keep = True
+            elif max(header.base, header.after) > self._main_last:
+                self._add(NOTE, path, 0, 0, "ahead", "it builds on more than main holds: it will be set aside")
+            elif header.first != scope_file_sequence(name):
+                self._add(NOTE, path, 0, 0, "renamed", "its name and its header disagree: it will be set aside")
+        except CorruptLog as error:
+            self._add(DAMAGE, error.path, error.offset, error.sequence, error.reason, error.detail)
+        except (ForeignFile, NewerFormat, ReadFailed) as error:
+            self._add(DAMAGE, path, 0, 0, _REASONS[type(error)], error.cause)
+        finally:
+            if not keep:
+                handle.close()
+
+    def _judge(self, found: Survey, path: str, judge: bool, end: int) -> None:
+        if found.end >= found.size or end < found.end:
+            return
+        fault = found.fault or Fault.MAGIC
+        if not judge:
+            if found.fault is not Fault.COVER or not found.covered:
+                self._add(TORN, path, found.end, found.last.last, "end", "it may be torn: the end so far")
+            else:
+                self.doubtful = True  # a cover is no proof of the end
+        elif found.verdict == CORRUPT:
+            error = found.damage(path)
+            self._add(DAMAGE, path, error.offset, error.sequence, error.reason, error.detail)
+        elif found.verdict != LIVE:
+            length = found.size - found.end
+            self._add(TORN, path, found.end, found.last.last, fault.name.lower(), f"{length} bytes: {fault.value}")
+
+    def _verify(self, handle: Handle, path: str, first: Frame, header_cap: int) -> int:
+        """Follow the whole chain, decode every payload, compare every index frame. Returns where the chain ends."""
+        header, _ = read_header(handle.file, path)
+        size = handle.file.size()
+        view = LogView(handle, path, header, size)
+        walk = Walk(handle.file, path, first.end, first, size, store_digest(header.store), header_cap)
+        numbers: dict[int, Address] = {}
+        tail = Tail(first.end, 0)
+        offset = first.end
+        for frame, payload in walk:
+            if frame.kind == KIND_INDEX:
+                self._compare(frame, payload, tail, path)
+                tail = Tail(frame.end, frame.offset)
+                numbers = {}
+            else:
+                records = view.decode_frame(frame, payload, numbers) if frame.kind == KIND_BATCH else []
+                tail.number(numbers)
+                tail.take(frame, offset, [note_of(record) for record in records])
+                data = handle.file.pread(frame.end - offset, offset)
+                tail.crc = crc32(data, tail.crc)
+            offset = frame.end
+        return walk.offset
+
+    def _compare(self, frame: Frame, payload: bytes, tail: Tail, path: str) -> None:
+        try:
+            closed = Closed(frame, payload)
+        except BadIndex as error:
+            self._add(DAMAGE, path, frame.offset, frame.last, "index", str(error))
+            return
+        same = (
+            closed.start == tail.start
+            and closed.previous == tail.previous
+            and closed.crc == tail.crc
+            and closed.lists == tail.lists
+            and closed.values == tail.values
+            and closed.retired == tail.retired
+        )
+        if not same:
+            self._add(DAMAGE, path, frame.offset, frame.last, "index", "an index frame does not describe its stretch")
+
+
+_REASONS: Final[dict[type[ScopelogError], str]] = {
+    ForeignFile: "foreign",
+    NewerFormat: "newer",
+    ReadFailed: "read",
+}

@@ -1,0 +1,111 @@
+"""scopelog: the durable store that agent harnesses embed.
+
+Layout::
+
+    store       Store: a directory of sessions
+    session     Session, SessionReader and what they return
+    addresses   value(), list_of(), ephemeral(); Value, List, Write and the scopes they belong to
+    errors      every error, one tree
+    cli         the ``scopelog`` command (extra ``cli``)
+
+What is exported here is the public interface; every other name may change.
+"""
+
+from __future__ import annotations
+
+from scopelog_engine.check import Finding
+from scopelog_engine.clock import ManualClock, SystemClock
+from scopelog_engine.durability import Durability
+from scopelog_engine.elements import Json
+from scopelog_engine.recovery import Recovery, SetAside, TornTail
+from scopelog_engine.scope import Coalescer
+from scopelog_engine.writer import Receipt
+
+from .addresses import SESSION, EphemeralScope, List, Scope, SessionScope, Value, Write, ephemeral, list_of, value
+from .errors import (
+    CoalescerFailed,
+    CorruptLog,
+    DurabilityError,
+    ForeignFile,
+    HandleClosed,
+    HandleFenced,
+    HandleForked,
+    HandleUnusable,
+    InvalidAddress,
+    InvalidElement,
+    InvalidId,
+    InvalidInput,
+    LimitExceeded,
+    LogPoisoned,
+    MissingExtra,
+    MixedCommit,
+    NewerFormat,
+    NoSuchSession,
+    NotAStore,
+    OpenFailed,
+    OutcomeUnknown,
+    ReadFailed,
+    ScopelogError,
+    StoreLocked,
+    UnsupportedPlatform,
+    WriteFailed,
+)
+from .session import Element, Entry, LogRecord, Session, SessionReader
+from .store import Store
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SESSION",
+    "Coalescer",
+    "CoalescerFailed",
+    "CorruptLog",
+    "Durability",
+    "DurabilityError",
+    "Element",
+    "Entry",
+    "EphemeralScope",
+    "Finding",
+    "ForeignFile",
+    "HandleClosed",
+    "HandleFenced",
+    "HandleForked",
+    "HandleUnusable",
+    "InvalidAddress",
+    "InvalidElement",
+    "InvalidId",
+    "InvalidInput",
+    "Json",
+    "LimitExceeded",
+    "List",
+    "LogPoisoned",
+    "LogRecord",
+    "ManualClock",
+    "MissingExtra",
+    "MixedCommit",
+    "NewerFormat",
+    "NoSuchSession",
+    "NotAStore",
+    "OpenFailed",
+    "OutcomeUnknown",
+    "ReadFailed",
+    "Receipt",
+    "Recovery",
+    "Scope",
+    "ScopelogError",
+    "Session",
+    "SessionReader",
+    "SessionScope",
+    "SetAside",
+    "Store",
+    "StoreLocked",
+    "SystemClock",
+    "TornTail",
+    "UnsupportedPlatform",
+    "Value",
+    "Write",
+    "WriteFailed",
+    "ephemeral",
+    "list_of",
+    "value",
+]

@@ -1,0 +1,325 @@
+"""Sessions: one open for writing (:class:`Session`), any number open for reading (:class:`SessionReader`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, Self, TypeAlias
+
+from scopelog_engine.durability import Durability
+from scopelog_engine.elements import Json
+from scopelog_engine.errors import InvalidAddress, InvalidInput, MixedCommit
+from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, Record
+from scopelog_engine.reader import Reader
+from scopelog_engine.recovery import Recovery
+from scopelog_engine.writer import Receipt, Writer
+
+from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_sequence, check_tag
+
+Order: TypeAlias = Literal["asc", "desc"]
+
+
+class Element(NamedTuple):
+    """An element of a list: its sequence, itself (a private copy), and its tag."""
+
+    seq: int
+    element: Json
+    tag: str | None
+
+
+class Entry(NamedTuple):
+    """A value found by a scan. ``seq`` is the write's."""
+
+    key: str
+    value: Json
+    seq: int
+
+
+class LogRecord(NamedTuple):
+    """One stored write, as :meth:`SessionReader.records` yields it.
+
+    ``op``: append, set, delete, trim or retire. ``scope``: None for the session scope. ``namespace``, ``key`` and
+    ``kind`` (value or list) are None for a retirement, whose ``retired`` names the scope. ``value`` holds the element
+    or value; ``upto`` a trim's sequence; ``time`` the commit's wall-clock time in ms since 1970.
+    """
+
+    seq: int
+    op: str
+    scope: str | None
+    namespace: str | None
+    key: str | None
+    kind: str | None
+    value: Json
+    tag: str | None
+    upto: int | None
+    retired: str | None
+    time: int
+
+
+class Session:
+    """A session open for writing: its only writer. Thread-safe; refused after fork. Made by :meth:`Store.session`.
+
+    Everything a read returns is a private copy. A read sees everything admitted before it.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    @property
+    def id(self) -> str:
+        return self._writer.session
+
+    @property
+    def epoch(self) -> int:
+        """A number that every open for write raises."""
+        return self._writer.epoch
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening found and did: torn tails cut and kept, files set aside, unlinks retried."""
+        return self._writer.recovery
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def commit(self, writes: Iterable[Write[S]], *, durability: Durability | None = None) -> Receipt:
+        """Store the writes as one atomic group in one scope, together with what was staged before them there.
+
+        Returns, with the writes' sequences (first and last, without gaps), once the group is durable at the scope's
+        level, or at ``durability`` if that is higher. Commits of several threads share one frame and one sync.
+
+        Raises, before anything is touched: :class:`MixedCommit`, :class:`InvalidElement`, :class:`LimitExceeded`,
+        :class:`InvalidInput`. Raises :class:`WriteFailed` if nothing was stored, :class:`OutcomeUnknown` if a sync
+        failed, :class:`LogPoisoned` after that; the failure of an earlier flush of the scope, this commit then not
+        begun; a kind of :class:`HandleUnusable`.
+        """
+        changes = []
+        scope_id: str | None = None
+        for write in writes:
+            if not isinstance(write, Write):
+                raise InvalidInput(f"a commit holds a {type(write).__name__}", "make writes with addresses and scopes")
+            if scope_id is None:
+                scope_id = write.scope_id
+            elif write.scope_id != scope_id:
+                raise MixedCommit(
+                    f"the commit writes to {_named(scope_id)} and to {_named(write.scope_id)}",
+                    "commit to one scope at a time",
+                )
+            changes.append(write.change)
+        return self._writer.commit(scope_id or SESSION.id, changes, durability)
+
+    def append(self, target: List[Scope], element: Json, tag: str | None = None) -> int:
+        """Stage an element through the write-behind window; returns its sequence at once.
+
+        The first pending element of a scope opens the window (100 ms unless told otherwise), later ones join it and
+        do not move its deadline. Raises what :meth:`commit` raises for bad input; the failure of an earlier flush of
+        the scope, this element then not taken; and, where the bound on what may wait forces a flush, its failure.
+        """
+        if tag is not None:
+            check_tag(tag)
+        return self._writer.append(target.scope_id, target.address, element, tag, target.coalescer)
+
+    def flush(self, durability: Durability | None = None) -> None:
+        """Barrier: when it returns, all that was admitted before is stored at its scope's level, or at ``durability``.
+
+        Raises :class:`WriteFailed` (what is staged stays staged), :class:`OutcomeUnknown`, :class:`LogPoisoned`.
+        """
+        self._writer.flush(durability)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, address: Value[Scope], default: Json = None) -> Json:
+        """The latest value, or ``default`` if there is none."""
+        record = self._writer.get(address.scope_id, address.address)
+        return default if record is None else record.value
+
+    def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
+        """The values of one namespace whose keys start with ``prefix``, by code point order of their keys."""
+        check_name("namespace", namespace)
+        check_name("prefix", prefix)
+        return _entries(self._writer.scan(scope.id, namespace, prefix))
+
+    def read(
+        self,
+        target: List[Scope],
+        *,
+        cursor: int | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Element]:
+        """Elements of a list in order of sequence, from the exclusive ``cursor`` on, at most ``limit``.
+
+        Stops at, and includes, the first element that carries ``stop_at_tag``; never searches past the limit for it.
+        What is pending in the list is joined and sealed by this, so that what was shown never changes.
+        """
+        descending = _check_page(cursor, order, limit, stop_at_tag)
+        return _elements(
+            self._writer.read(
+                target.scope_id,
+                target.address,
+                cursor=cursor,
+                descending=descending,
+                limit=limit,
+                stop_at_tag=stop_at_tag,
+            )
+        )
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        return self._writer.scopes()
+
+    def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
+        """Highest sequence of the scope that is stored at its level, or at ``durability`` if higher; 0 if none."""
+        return self._writer.durable_sequence(scope.id, durability)
+
+    def stats(self) -> dict[str, int | float]:
+        """Counters of this handle as plain data; see scopes/README.md for the list."""
+        return self._writer.stats()
+
+    def close(self, *, force: bool = False) -> None:
+        """Flush, sync, write the closing frame, release the lock. Closing twice is legal.
+
+        If the flush fails, its error is raised; where staged elements would be lost, the handle stays open for
+        another try, unless ``force`` lets go of them.
+        """
+        self._writer.close(force=force)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(force=True)
+
+
+class SessionReader:
+    """A session open for reading, without its lock: as it stood when opened, or last refreshed.
+
+    It works while another process writes the session, and changes nothing.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def id(self) -> str:
+        return self._reader.session
+
+    def refresh(self) -> None:
+        """See what was stored since. Raises :class:`NoSuchSession` if the session was deleted."""
+        self._reader.refresh()
+
+    def get(self, address: Value[Scope], default: Json = None) -> Json:
+        """The latest stored value, or ``default`` if there is none."""
+        record = self._reader.get(address.scope_id, address.address)
+        return default if record is None else record.value
+
+    def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
+        """As :meth:`Session.scan`, of what is stored."""
+        check_name("namespace", namespace)
+        check_name("prefix", prefix)
+        return _entries(self._reader.scan(scope.id, namespace, prefix))
+
+    def read(
+        self,
+        target: List[Scope],
+        *,
+        cursor: int | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Element]:
+        """As :meth:`Session.read`, of what is stored."""
+        descending = _check_page(cursor, order, limit, stop_at_tag)
+        return _elements(
+            self._reader.read(
+                target.scope_id,
+                target.address,
+                cursor=cursor,
+                descending=descending,
+                limit=limit,
+                stop_at_tag=stop_at_tag,
+            )
+        )
+
+    def records(self) -> Iterator[LogRecord]:
+        """Every write that is stored, in order of sequence, over the main log and the scopes that are alive.
+
+        Memory does not grow with the session. Raises :class:`CorruptLog` where damage is met, after the good prefix.
+        """
+        for scope, record in self._reader.records():
+            yield _log_record(scope, record)
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        return self._reader.scopes()
+
+    def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
+        """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
+        return self._reader.durable_sequence(scope.id, durability)
+
+    def stats(self) -> dict[str, int]:
+        """Size and position as plain data: bytes of log, living scopes, last sequence, creation time in ms."""
+        sizes = self._reader.sizes()
+        return {
+            "log_bytes": sum(sizes.values()),
+            "main_bytes": sizes[SESSION.id],
+            "scopes_alive": len(sizes) - 1,
+            "last_seq": max(self._reader.last_sequence(scope) for scope in sizes),
+            "epoch": self._reader.epoch,
+            "created_ms": self._reader.header.time,
+        }
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _named(scope_id: str) -> str:
+    return f"the scope {scope_id!r}" if scope_id else "the session scope"
+
+
+def _entries(records: list[Record]) -> list[Entry]:
+    return [Entry(r.address.key, r.value, r.sequence) for r in records if r.address is not None]
+
+
+def _elements(records: list[Record]) -> list[Element]:
+    return [Element(r.sequence, r.value, r.argument) for r in records]  # type: ignore[arg-type]
+
+
+def _check_page(cursor: int | None, order: str, limit: int | None, stop_at_tag: str | None) -> bool:
+    """Raise :class:`InvalidAddress` for arguments of a read that mean nothing; True if the order is descending."""
+    if cursor is not None:
+        check_sequence("cursor", cursor)
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise InvalidAddress(f"limit is {limit!r}", "pass an int from 0 on, or None for no limit")
+    if order not in ("asc", "desc"):
+        raise InvalidAddress(f"order is {order!r}", "pass 'asc' or 'desc'")
+    check_tag(stop_at_tag)
+    return order == "desc"
+
+
+_OPS = {APPEND: "append", SET: "set", DELETE: "delete", RETIRE: "retire"}
+
+
+def _log_record(scope: str, record: Record) -> LogRecord:
+    address, argument = record.address, record.argument
+    op = _OPS.get(record.code, "trim")
+    return LogRecord(
+        seq=record.sequence,
+        op=op,
+        scope=scope or None,
+        namespace=address.namespace if address else None,
+        key=address.key if address else None,
+        kind=None if address is None else "list" if address.kind == LIST else "value",
+        value=record.value,
+        tag=str(argument) if op == "append" and argument is not None else None,
+        upto=int(argument) if op == "trim" and argument is not None else None,
+        retired=str(argument) if op == "retire" else None,
+        time=record.time,
+    )

@@ -1,0 +1,135 @@
+"""The store: one directory, many sessions."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Self
+
+from scopelog_engine.check import Finding, check_store
+from scopelog_engine.clock import Clock
+from scopelog_engine.durability import Durability
+from scopelog_engine.errors import InvalidInput
+from scopelog_engine.fs import FileSystem
+from scopelog_engine.store import Store as EngineStore
+from scopelog_engine.storing import Settings
+
+from .session import Session, SessionReader
+
+_MAX_WINDOW_MS: Final = 60_000
+_MIN_PENDING: Final = 4096
+
+
+class Store:
+    """An open store. Thread-safe; closes its sessions with itself.
+
+    ::
+
+        with Store.open("agent.store") as store, store.session("chat-1") as session:
+            session.commit([list_of("chat", "messages").append({"role": "user", "text": "hi"})])
+    """
+
+    def __init__(self, store: EngineStore) -> None:
+        self._store = store
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        window_ms: float = 100,
+        durability: Durability = Durability.POWER,
+        scope_durability: Durability = Durability.PROCESS,
+        pending_bytes: int = 4 * 1024 * 1024,
+        clock: Clock | None = None,
+        fs: FileSystem | None = None,
+    ) -> Self:
+        """Open the store in directory ``path``, made with its missing parents if ``create``.
+
+        The settings are what its sessions are written with unless told otherwise; reading depends on none of them.
+        ``window_ms``: 0 to 60,000, how long a staged element may wait. ``durability``, ``scope_durability``: the
+        level of the session scope and of ephemeral ones. ``pending_bytes``: bound of what may wait in one session
+        (64 MiB in one store). ``clock`` and ``fs`` are seams for tests.
+
+        Raises :class:`NotAStore`, :class:`NewerFormat`, :class:`CorruptLog`, :class:`UnsupportedPlatform`,
+        :class:`OpenFailed`.
+        """
+        settings = _settings(Settings(), window_ms, durability, scope_durability, pending_bytes)
+        return cls(EngineStore.open(path, create=create, fs=fs, clock=clock, settings=settings))
+
+    @property
+    def path(self) -> str:
+        return self._store.path
+
+    @property
+    def id(self) -> str:
+        """The store's 128-bit id in hex."""
+        return self._store.identity
+
+    def session(
+        self,
+        session_id: str,
+        *,
+        window_ms: float | None = None,
+        durability: Durability | None = None,
+        scope_durability: Durability | None = None,
+        pending_bytes: int | None = None,
+    ) -> Session:
+        """Open a session for writing; it comes into being with its first write. See :meth:`open` for the settings.
+
+        Raises :class:`StoreLocked` (with ``pid`` and ``since``) while any handle owns it, :class:`CorruptLog` if
+        damage is proved, :class:`ForeignFile`, :class:`NewerFormat`, :class:`InvalidId`, :class:`OpenFailed`.
+        """
+        settings = _settings(self._store.settings, window_ms, durability, scope_durability, pending_bytes)
+        return Session(self._store.open_session(session_id, settings))
+
+    def reader(self, session_id: str) -> SessionReader:
+        """Open a session for reading, without its lock. Raises :class:`NoSuchSession`, :class:`CorruptLog`."""
+        return SessionReader(self._store.read_session(session_id))
+
+    def sessions(self) -> list[str]:
+        """Ids of all sessions, sorted."""
+        return self._store.sessions()
+
+    def delete_session(self, session_id: str) -> None:
+        """Remove every file of a session. Raises :class:`NoSuchSession`, :class:`StoreLocked`."""
+        self._store.delete_session(session_id)
+
+    def check(self, session_id: str | None = None) -> list[Finding]:
+        """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound."""
+        return check_store(self._store, session_id)
+
+    def close(self, *, force: bool = False) -> None:
+        """Close all sessions, then the store; see :meth:`Session.close`. Closing twice is legal."""
+        self._store.close(force=force)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(force=True)
+
+
+def _settings(
+    base: Settings,
+    window_ms: float | None,
+    durability: Durability | None,
+    scope_durability: Durability | None,
+    pending_bytes: int | None,
+) -> Settings:
+    window = base.window
+    if window_ms is not None:
+        if type(window_ms) not in (int, float) or not 0 <= window_ms <= _MAX_WINDOW_MS:
+            raise InvalidInput(f"window_ms is {window_ms!r}", f"pass a number from 0 to {_MAX_WINDOW_MS}")
+        window = window_ms / 1000
+    for level in (durability, scope_durability):
+        if level is not None and not isinstance(level, Durability):
+            raise InvalidInput(f"{level!r} is no durability level", "pass Durability.PROCESS or Durability.POWER")
+    if pending_bytes is not None and (type(pending_bytes) is not int or pending_bytes < _MIN_PENDING):
+        raise InvalidInput(f"pending_bytes is {pending_bytes!r}", f"pass an int from {_MIN_PENDING} on")
+    return Settings(
+        window=window,
+        session_level=durability or base.session_level,
+        scope_level=scope_durability or base.scope_level,
+        pending_bytes=pending_bytes or base.pending_bytes,
+    )
