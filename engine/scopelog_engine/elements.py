@@ -20,9 +20,11 @@ from .layout import MAX_DEPTH, MAX_ELEMENT_BYTES
 
 Json: TypeAlias = Any  # dict[str, Json] | list[Json] | str | int | float | bool | None
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
-_SHALLOW: Final = 2 * MAX_DEPTH  # shorter text cannot nest deeper than the limit
+encode_json = msgspec.json.Encoder().encode
+decode_json = msgspec.json.Decoder().decode
+NOT_PLAIN: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+"""What the quick path raises for an element that needs a closer look."""
+SHALLOW_BYTES: Final = 2 * MAX_DEPTH  # shorter text cannot nest deeper than the limit
 _REMEDY: Final = "store dict (str keys), list, str, int, float, bool or None"
 
 
@@ -33,15 +35,15 @@ def freeze(element: Json) -> tuple[bytes, Json]:
     nesting over 256 or a text over 64 MiB.
     """
     try:
-        body = _encode(element)
-        copy = _decode(body)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        body = encode_json(element)
+        copy = decode_json(body)
+    except NOT_PLAIN:
         body = _freeze_slowly(element)
         return body, thaw(body)
     if copy != element:
         body = _freeze_slowly(element)
         return body, thaw(body)
-    if len(body) > _SHALLOW:
+    if len(body) > SHALLOW_BYTES:
         check_limits(element, body)
     return body, copy
 
@@ -60,7 +62,7 @@ def check_limits(element: Json, body: bytes) -> None:
 def thaw(body: bytes) -> Json:
     """The element that ``body`` is the JSON text of."""
     try:
-        return _decode(body)
+        return decode_json(body)
     except (msgspec.MsgspecError, RecursionError):
         return loads(body)
 

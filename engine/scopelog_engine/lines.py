@@ -16,12 +16,13 @@ Readers skip items with an unknown code (each takes one sequence) and lines that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from .elements import Json, loads
+from .layout import OWN_FRAME_BYTES
 
 LIST: Final = "l"
 VALUE: Final = "v"
@@ -113,20 +114,68 @@ class Note(NamedTuple):
     argument: str | int | None
 
 
-def encode_line(writes: list[Write], milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
-    """One line, with its newline, for writes in sequence order (at least one). ``notes`` gains what they did."""
-    expected = writes[0].sequence
-    items: list[bytes] = [b"%d" % expected, b"%d" % milliseconds]
+class Line(NamedTuple):
+    """One commit, or one window of staged elements, on its way to a frame. Entries are in order of sequence.
+
+    A commit's ``entries`` are :class:`Write`; a window's are tuples that begin (sequence, address, JSON text, tag),
+    the addresses of one list being one object. ``size``: bytes of all texts. ``large``: wants a frame of its own.
+    """
+
+    entries: Sequence[Any]
+    is_window: bool
+    first: int
+    last: int
+    size: int
+    large: bool
+
+
+def commit_line(writes: list[Write]) -> Line:
+    size = sum(len(write.body) for write in writes)
+    large = size > OWN_FRAME_BYTES and any(len(write.body) > OWN_FRAME_BYTES for write in writes)
+    return Line(writes, False, writes[0].sequence, writes[-1].sequence, size, large)
+
+
+def encode_line(line: Line, milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
+    """One line, with its newline. ``table`` and ``notes`` gain what it defines and does."""
+    items: list[bytes] = [b"%d" % line.first, b"%d" % milliseconds]
+    (_window_items if line.is_window else _commit_items)(line.entries, items, table, notes)
+    return b"[%b]\n" % b",".join(items)
+
+
+def _window_items(entries: Sequence[Any], items: list[bytes], table: AddressTable, notes: list[Note]) -> None:
+    expected = entries[0][0]
     run: list[bytes] = []  # adjacent untagged elements of one list
     run_address: Address | None = None
-    for sequence, code, address, body, argument in writes:
-        joins = code == APPEND and argument is None
-        if run and not (joins and sequence == expected and address == run_address):
+    for entry in entries:
+        if entry[1] is run_address and entry[0] == expected and entry[3] is None:
+            run.append(entry[2])
+            expected += 1
+            continue
+        if run:
             _end_run(run, run_address, expected, table, items, notes)
             run = []
+        sequence, address, body, tag = entry[:4]
         if sequence != expected:
             items.append(b"%d" % (sequence - expected))
         expected = sequence + 1
+        if tag is None:
+            run, run_address = [body], address
+        else:
+            run_address = None
+            notes.append(Note(APPEND, address, sequence, sequence, 1, tag))
+            items.append(b'["g",%d,%b,%b]' % (table.number(address, items), _json(tag), body))
+    if run:
+        _end_run(run, run_address, expected, table, items, notes)
+
+
+def _commit_items(writes: Sequence[Write], items: list[bytes], table: AddressTable, notes: list[Note]) -> None:
+    run: list[bytes] = []
+    run_address: Address | None = None
+    for sequence, code, address, body, argument in writes:  # their sequences have no gaps
+        joins = code == APPEND and argument is None
+        if run and not (joins and address == run_address):
+            _end_run(run, run_address, sequence, table, items, notes)
+            run = []
         if joins:
             run.append(body)
             run_address = address
@@ -146,8 +195,7 @@ def encode_line(writes: list[Write], milliseconds: int, table: AddressTable, not
         else:
             items.append(b'["t",%d,%b]' % (number, _json(argument)))
     if run:
-        _end_run(run, run_address, expected, table, items, notes)
-    return b"[%b]\n" % b",".join(items)
+        _end_run(run, run_address, writes[-1].sequence + 1, table, items, notes)
 
 
 _json = msgspec.json.Encoder().encode

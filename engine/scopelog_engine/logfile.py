@@ -34,7 +34,7 @@ from .layout import (
     STRETCH_BYTES,
     TEMP_SUFFIX,
 )
-from .lines import Note, Write, encode_line
+from .lines import Line, Note, encode_line
 from .stretch import Span, Tail
 from .survey import Survey, survey
 from .view import Handle, LogView
@@ -44,24 +44,16 @@ _REWRITE_PIECE: Final = 1024 * 1024
 _NO_PREALLOCATION: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 
 
-def _frames_of(lines: list[list[Write]]) -> Iterator[list[list[Write]]]:
+def _frames_of(lines: list[Line]) -> Iterator[list[Line]]:
     """Cut lines into frames of about FRAME_TARGET_BYTES; a line with a large element gets a frame of its own."""
-    group: list[list[Write]] = []
+    group: list[Line] = []
     size = 0
     for line in lines:
-        length = 0
-        large = False
-        for write in line:
-            length += len(write.body)
-            large = large or len(write.body) > OWN_FRAME_BYTES
-        if group and (large or size + length > FRAME_TARGET_BYTES):
+        if group and (line.large or group[-1].large or size + line.size > FRAME_TARGET_BYTES):
             yield group
             group, size = [], 0
         group.append(line)
-        size += length
-        if large:
-            yield group
-            group, size = [], 0
+        size += line.size
     if group:
         yield group
 
@@ -191,7 +183,7 @@ class LogFile:
 
     # --- append ---------------------------------------------------------------------------------
 
-    def append(self, lines: list[list[Write]], wall_ms: int, *, sync: bool) -> None:
+    def append(self, lines: list[Line], wall_ms: int, *, sync: bool) -> None:
         """Store the lines, one commit or window each, in order, and sync if asked. All of them or none.
 
         Raises :class:`WriteFailed` (nothing is stored), :class:`OutcomeUnknown` (stored, but a sync failed),
@@ -273,7 +265,7 @@ class LogFile:
         )
 
     def _encode(
-        self, tail: Tail, prefix: bytes, lines: list[list[Write]], wall_ms: int
+        self, tail: Tail, prefix: bytes, lines: list[Line], wall_ms: int
     ) -> tuple[list[bytes], list[Span], list[list[Note]], int]:
         frames = [prefix]
         spans: list[Span] = []
@@ -285,7 +277,7 @@ class LogFile:
             frame_notes: list[Note] = []
             raw = [encode_line(line, milliseconds, tail.table, frame_notes) for line in group]
             text = b"".join(raw)
-            first, last = group[0][0].sequence, group[-1][-1].sequence
+            first, last = group[0].first, group[-1].last
             frame, previous = encode_frame(
                 KIND_BATCH,
                 digest=self._digest,
@@ -378,7 +370,7 @@ class LogFile:
         spans: list[Span],
         notes: list[list[Note]],
         frames: list[bytes],
-        lines: list[list[Write]],
+        lines: list[Line],
         checksum: int,
         new_end: int,
     ) -> None:
@@ -390,7 +382,7 @@ class LogFile:
         view.tail = tail
         self._previous = checksum
         if lines:
-            self.last_sequence = lines[-1][-1].sequence
+            self.last_sequence = lines[-1].last
         if self.durable >= new_end:
             self.durable_sequence = self.last_sequence
         self.counters.frames += len(spans)

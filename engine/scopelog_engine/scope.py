@@ -21,9 +21,9 @@ Coalescer: TypeAlias = Callable[[Sequence[Json]], Iterable[tuple[Json, int]]]
 originals it stands for). The counts add up to the length of the run. It must not keep or change what it is given,
 and folding its result must equal folding the run."""
 
-Staged: TypeAlias = "tuple[int, ListState, bytes, str | None, Json]"
-"""A staged element is a plain tuple, because admission is the hot path: sequence, list, JSON text, tag, and a
-private copy of the element where the list has a coalescer."""
+Staged: TypeAlias = "tuple[int, Address, bytes, str | None, ListState, Json]"
+"""A staged element is a plain tuple, because admission is the hot path: sequence, address, JSON text, tag, the list's
+state, and a private copy of the element where the list has a coalescer."""
 
 
 class Ticket:
@@ -55,12 +55,13 @@ class ScopeState:
     __slots__ = (
         "aside",
         "backoff",
-        "bytes",
+        "blocked",
         "deadline",
         "deferred",
         "failure",
         "gone",
         "hidden",
+        "joins",
         "level",
         "lists",
         "log",
@@ -75,7 +76,8 @@ class ScopeState:
         self.level = level
         self.log: LogFile | None = None
         self.pending: list[Staged | Commit] = []  # in order of sequence
-        self.bytes = 0  # of pending and aside
+        self.blocked = False  # an append must look closer: retiring, a failure to raise, gone, or no more writes
+        self.joins = False  # whether any of its lists has a coalescer
         self.tickets: list[Ticket] = []
         self.deferred: list[Ticket] = []  # tickets for what is set aside
         self.aside: list[Staged] = []  # set aside by a retirement that is not stored yet
@@ -88,16 +90,35 @@ class ScopeState:
         self.gone = False  # retired: look the scope up again
 
 
+    def fail(self, failure: ScopelogError) -> None:
+        """Have the next call that touches the scope raise this."""
+        self.failure = self.failure or failure
+        self.blocked = True
+
+
+class Place:
+    """The address of a list as a caller holds it: immutable, but for a note of the state it was last used with."""
+
+    __slots__ = ("address", "cached", "coalescer", "scope_id")
+
+    def __init__(self, scope_id: str, address: Address, coalescer: Coalescer | None) -> None:
+        self.scope_id = scope_id
+        self.address = address
+        self.coalescer = coalescer
+        self.cached: ListState | None = None
+
+
 class ListState:
     """A list as one session handle knows it. ``sealed`` is its twin for elements that no join may touch again."""
 
-    __slots__ = ("address", "coalescer", "scope", "sealed")
+    __slots__ = ("address", "coalescer", "owner", "scope", "sealed")
 
-    def __init__(self, address: Address, scope: ScopeState, coalescer: Coalescer | None) -> None:
+    def __init__(self, owner: object, address: Address, scope: ScopeState, coalescer: Coalescer | None) -> None:
+        self.owner = owner  # the session handle
         self.address = address
         self.scope = scope
         self.coalescer = coalescer
-        self.sealed: ListState = self if coalescer is None else ListState(address, scope, None)
+        self.sealed: ListState = self if coalescer is None else ListState(owner, address, scope, None)
 
     def check(self, coalescer: Coalescer | None) -> None:
         """An address keeps the coalescer it was first used with."""
@@ -115,8 +136,3 @@ def sequence_of(entry: Staged | Commit) -> int:
 def last_of(entries: Sequence[Staged | Commit]) -> int:
     """Sequence of the last entry, 0 if there is none."""
     return sequence_of(entries[-1]) if entries else 0
-
-
-def size_of(entry: Staged) -> int:
-    """Bytes a staged element counts for against the bounds."""
-    return len(entry[2]) + ENTRY_OVERHEAD

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from .elements import freeze, thaw
 from .errors import CoalescerFailed
-from .layout import OWN_FRAME_BYTES
-from .lines import APPEND, Address, Record, Write
+from .layout import FRAME_TARGET_BYTES, OWN_FRAME_BYTES
+from .lines import APPEND, Address, Line, Record
 from .scope import ListState, Staged, sequence_of
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def join(entries: Sequence[Staged], only: Address | None = None) -> tuple[list[S
         failure = failure or failed
 
     for entry in entries:
-        state = entry[1]
+        state = entry[4]
         if state.coalescer is None or (only is not None and state.address != only):
             out.append(entry)
         elif entry[3] is None:
@@ -39,9 +39,7 @@ def join(entries: Sequence[Staged], only: Address | None = None) -> tuple[list[S
         else:
             if state in runs:
                 end(runs.pop(state))
-            out.append((entry[0], state.sealed, entry[2], entry[3], None))
-    if not runs:
-        return out, failure
+            out.append((entry[0], entry[1], entry[2], entry[3], state.sealed, None))
     for run in runs.values():
         end(run)
     out.sort(key=sequence_of)
@@ -49,19 +47,19 @@ def join(entries: Sequence[Staged], only: Address | None = None) -> tuple[list[S
 
 
 def _join_run(run: list[Staged]) -> tuple[list[Staged], CoalescerFailed | None]:
-    state = run[0][1]
-    untouched: list[Staged] = [(entry[0], state.sealed, entry[2], None, None) for entry in run]
+    state = run[0][4]
+    untouched: list[Staged] = [(entry[0], entry[1], entry[2], None, state.sealed, None) for entry in run]
     if len(run) == 1:
         return untouched, None
     assert state.coalescer is not None
     joined: list[Staged] = []
     at = 0
     try:
-        for element, count in state.coalescer([entry[4] for entry in run]):
+        for element, count in state.coalescer([entry[5] for entry in run]):
             if type(count) is not int or count < 1 or at + count > len(run):
                 raise ValueError("the counts of a coalescer do not add up to its run")
             at += count
-            joined.append((run[at - 1][0], state.sealed, freeze(element)[0], None, None))
+            joined.append((run[at - 1][0], state.address, freeze(element)[0], None, state.sealed, None))
         if at != len(run):
             raise ValueError("the counts of a coalescer do not add up to its run")
     except Exception as error:  # noqa: BLE001 - the user's function may raise anything; nothing may be lost by it
@@ -75,23 +73,27 @@ def _join_run(run: list[Staged]) -> tuple[list[Staged], CoalescerFailed | None]:
     return joined, None
 
 
-def window_lines(entries: Sequence[Staged]) -> list[list[Write]]:
-    """A window as lines: one, unless a large element needs a frame of its own."""
-    lines: list[list[Write]] = []
-    line: list[Write] = []
-    for sequence, state, body, tag, _ in entries:
-        write = Write(sequence, APPEND, state.address, body, tag)
-        if len(body) > OWN_FRAME_BYTES:
-            if line:
-                lines.append(line)
-                line = []
-            lines.append([write])
-        else:
-            line.append(write)
-    if line:
-        lines.append(line)
+def window_lines(entries: list[Staged]) -> list[Line]:
+    """A window as lines: one, unless it is too large for one frame or holds a large element."""
+    sizes = [len(entry[2]) for entry in entries]
+    total = sum(sizes)
+    if total <= FRAME_TARGET_BYTES and max(sizes) <= OWN_FRAME_BYTES:
+        return [Line(entries, True, entries[0][0], entries[-1][0], total, False)]
+    lines: list[Line] = []
+    start = size = 0
+    for at, length in enumerate(sizes):
+        large = length > OWN_FRAME_BYTES
+        if at > start and (large or size + length > FRAME_TARGET_BYTES):
+            lines.append(Line(entries[start:at], True, entries[start][0], entries[at - 1][0], size, False))
+            start, size = at, 0
+        size += length
+        if large:
+            lines.append(Line(entries[at : at + 1], True, entries[at][0], entries[at][0], size, True))
+            start, size = at + 1, 0
+    if start < len(entries):
+        lines.append(Line(entries[start:], True, entries[start][0], entries[-1][0], size, False))
     return lines
 
 
 def staged_record(entry: Staged, wall_ms: int) -> Record:
-    return Record(entry[0], APPEND, entry[1].address, thaw(entry[2]), entry[3], wall_ms)
+    return Record(entry[0], APPEND, entry[1], thaw(entry[2]), entry[3], wall_ms)

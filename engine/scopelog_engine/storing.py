@@ -19,11 +19,12 @@ from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
-from .lines import Address, Write
+from .lines import Address, Line, commit_line
 from .lock import WriterLock
 from .logfile import Counters, LogFile
 from .recovery import Recovery
 from .scope import (
+    ENTRY_OVERHEAD,
     FIRST_BACKOFF,
     LAST_BACKOFF,
     SESSION,
@@ -34,7 +35,6 @@ from .scope import (
     Ticket,
     last_of,
     sequence_of,
-    size_of,
 )
 from .staging import join, window_lines
 
@@ -179,7 +179,7 @@ class Storing:
                     self._retry_later(state)
         for state, ticket in tickets:
             if ticket.error is not None and not state.gone:
-                state.failure = ticket.error
+                state.fail(ticket.error)
 
     # --- the leader -------------------------------------------------------------------------------
 
@@ -210,11 +210,9 @@ class Storing:
             state.deferred += [ticket for ticket in tickets if ticket.target > highest]
             tickets = [ticket for ticket in tickets if ticket.target <= highest]
         target = max((ticket.target for ticket in tickets), default=0)
-        count = 0
-        for entry in state.pending:
-            if sequence_of(entry) > target:
-                break
-            count += 1
+        count = len(state.pending)
+        while count and sequence_of(state.pending[count - 1]) > target:
+            count -= 1
         batch = state.pending[:count]
         state.deadline = None
         if len(state.pending) > count and not state.retiring:
@@ -237,11 +235,11 @@ class Storing:
         error: ScopelogError | None = None
         stored = False
         try:
-            lines, kept, failed_join = _lines_of(work.batch)
+            lines, kept, failed_join = _lines_of(work)
             sync = any(ticket.level is Durability.POWER for ticket in work.tickets)
             self._writer_lock.check()
             if lines:
-                log = log or self._new_log(state, lines[0][0].sequence)
+                log = log or self._new_log(state, lines[0].first)
                 log.append(lines, self._env.clock.wall_ms(), sync=sync)
             elif sync and log is not None and log.born:
                 log.sync()
@@ -264,7 +262,7 @@ class Storing:
         self._settle(work, log, kept, error, stored)
         if failed_join is not None:
             with self._lock:
-                state.failure = state.failure or failed_join
+                state.fail(failed_join)
 
     def _new_log(self, state: ScopeState, first: int) -> LogFile:
         """The scope's log, to be created by its first append. A sidecar needs its session's main log before it."""
@@ -315,7 +313,7 @@ class Storing:
         with self._lock:
             if log is not None and log.born:
                 state.log = log
-            freed = sum(size_of(entry) for entry in batch if not isinstance(entry, Commit))
+            freed = staged_bytes(batch)
             if stored:
                 del state.pending[: len(batch)]
                 if error is not None:
@@ -325,8 +323,8 @@ class Storing:
                 if kept is None:
                     kept = [entry for entry in batch if not isinstance(entry, Commit)]
                 state.pending[: len(batch)] = kept
-                freed -= sum(map(size_of, kept))
-            self._release_bytes(state, freed)
+                freed -= staged_bytes(kept)
+            self._release_bytes(freed)
             if error is None:
                 state.backoff = FIRST_BACKOFF
             else:
@@ -334,7 +332,9 @@ class Storing:
                 if not stored and kept:
                     self._retry_later(state)
                 if isinstance(error, HandleFenced):
-                    self._unusable = error
+                    self._end(error)
+                if log is not None and log.poison is not None:
+                    state.blocked = True
             self._batches += bool(batch)
             for commit in commits:
                 if commit.retires:
@@ -344,8 +344,13 @@ class Storing:
                 ticket.done = True
             self._changed.notify_all()
 
-    def _release_bytes(self, state: ScopeState, freed: int) -> None:
-        state.bytes -= freed
+    def _end(self, why: ScopelogError) -> None:
+        """The handle takes no more calls; what they raise from now on."""
+        self._unusable = why
+        for state in self._scopes.values():
+            state.blocked = True
+
+    def _release_bytes(self, freed: int) -> None:
         self._bytes -= freed
         if self._bytes <= 0 and self._quota:
             self._env.give_back(self._quota)
@@ -376,6 +381,7 @@ class Storing:
         if state is None:
             return
         state.retiring += 1
+        state.blocked = True
         if self._busy:
             return  # a leader may be storing part of it; what it stores is dropped with the rest
         cut = len(state.pending)
@@ -400,6 +406,7 @@ class Storing:
             if stored:
                 self._drop(state, commit.target)
             elif state.retiring == 0:
+                state.blocked = state.failure is not None  # an append looks again, and finds what else there is
                 state.pending += state.aside
                 state.tickets += state.deferred
                 state.aside, state.deferred = [], []
@@ -414,10 +421,10 @@ class Storing:
             state.log = None
         for ticket in (*state.deferred, *state.tickets):
             ticket.done = True  # dropped counts as settled
-        self._release_bytes(state, state.bytes)
+        self._release_bytes(staged_bytes(state.pending) + staged_bytes(state.aside))
         state.pending, state.aside, state.deferred, state.tickets = [], [], [], []
         state.deadline = state.failure = None
-        state.gone = True
+        state.gone = state.blocked = True
         del self._scopes[state.scope]
         for address in state.lists:
             self._lists.pop((state.scope, address), None)
@@ -441,28 +448,35 @@ class Storing:
         self._doomed = left
 
 
-def _lines_of(batch: list[Staged | Commit]) -> tuple[list[list[Write]], list[Staged], CoalescerFailed | None]:
+def staged_bytes(entries: Sequence[Staged | Commit]) -> int:
+    """What staged elements count for against the bounds."""
+    return sum(len(entry[2]) + ENTRY_OVERHEAD for entry in entries if not isinstance(entry, Commit))
+
+
+def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | None]:
     """A batch as lines, and its staged elements as they are joined for that. No join crosses a commit."""
-    lines: list[list[Write]] = []
+    lines: list[Line] = []
     kept: list[Staged] = []
     run: list[Staged] = []
     failed: CoalescerFailed | None = None
+    joins = work.state.joins
 
     def end() -> None:
-        nonlocal failed
-        joined, failure = join(run)
-        failed = failed or failure
-        lines.extend(window_lines(joined))
-        kept.extend(joined)
-        run.clear()
+        nonlocal failed, run
+        if joins:
+            run, failure = join(run)
+            failed = failed or failure
+        lines.extend(window_lines(run))
+        kept.extend(run)
+        run = []
 
-    for entry in batch:
+    for entry in work.batch:
         if not isinstance(entry, Commit):
             run.append(entry)
             continue
         if run:
             end()
-        lines.append(entry.writes)
+        lines.append(commit_line(entry.writes))
     if run:
         end()
     return lines, kept, failed

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from .durability import Durability
-from .elements import Json, freeze
+from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
 from .errors import (
     DurabilityError,
     HandleClosed,
@@ -27,9 +27,9 @@ from .errors import (
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
 from .lines import APPEND, DELETE, RETIRE, SET, Address, Record, Write
 from .logfile import LogFile
-from .scope import ENTRY_OVERHEAD, Coalescer, Commit, ListState, ScopeState, Staged, Ticket, last_of, size_of
+from .scope import ENTRY_OVERHEAD, Commit, ListState, Place, ScopeState, Staged, Ticket, last_of
 from .staging import join, staged_record
-from .storing import Storing
+from .storing import Storing, staged_bytes
 from .view import LogView, bounds, page
 
 _log = logging.getLogger(__name__)
@@ -75,63 +75,60 @@ class Writer(Storing):
 
     # --- admission --------------------------------------------------------------------------------
 
-    def append(
-        self,
-        scope: str,
-        address: Address,
-        element: Json,
-        tag: str | None = None,
-        coalescer: Coalescer | None = None,
-    ) -> int:
+    def append(self, place: Place, element: Json, tag: str | None = None) -> int:
         """Stage an element through the window and return its sequence.
 
         Raises :class:`InvalidInput` kinds for the element, the failure of an earlier flush of the scope (this element
         is then not taken), and :class:`DurabilityError` kinds where the bound forces a flush that fails.
         """
-        body, copy = freeze(element)
+        try:  # freeze(), inlined: this is the hot path
+            body = encode_json(element)
+            copy = decode_json(body)
+        except NOT_PLAIN:
+            body, copy = freeze(element)
+        else:
+            if len(body) > SHALLOW_BYTES or copy != element:
+                body, copy = freeze(element)
         size = len(body) + ENTRY_OVERHEAD
+        state = place.cached
         with self._lock:
-            state = self._lists.get((scope, address))
-            if (
-                state is None
-                or self._bytes + size > self._quota
-                or self._unusable is not None
-                or state.scope.retiring
-                or state.scope.failure is not None
-                or state.coalescer is not coalescer
-            ):
-                state = self._admit_slowly(scope, address, coalescer, size)
-            owner = state.scope
-            sequence = self._sequence + 1
-            self._sequence = sequence
-            owner.pending.append((sequence, state, body, tag, copy if state.coalescer is not None else None))
-            owner.bytes += size
+            if state is None or state.owner is not self or state.scope.blocked or self._bytes + size > self._quota:
+                state = self._admit_slowly(place, size)
+            scope = state.scope
+            sequence = self._sequence = self._sequence + 1
+            scope.pending.append(
+                (sequence, state.address, body, tag, state, copy if state.coalescer is not None else None)
+            )
             self._bytes += size
-            if owner.deadline is None:
-                self._open_window(owner)
+            if scope.deadline is None:
+                self._open_window(scope)
         return sequence
 
-    def _admit_slowly(self, scope: str, address: Address, coalescer: Coalescer | None, size: int) -> ListState:
+    def _admit_slowly(self, place: Place, size: int) -> ListState:
         """Everything about an admission that is not the usual case. Returns with room for ``size`` bytes."""
         while True:
             self._check()
-            owner = self._scope(scope)
+            owner = self._scope(place.scope_id)
             if owner.retiring:
                 self._changed.wait()
                 continue
             self._raise_failure(owner)
             self._refuse_poisoned(owner)
+            owner.blocked = False
             if self._sequence >= MAX_SEQUENCE:
                 raise LimitExceeded("the session has used up its sequences", "start a new session")
-            state = self._lists.get((scope, address))
+            state = self._lists.get((place.scope_id, place.address))
             if state is not None:
-                state.check(coalescer)
+                state.check(place.coalescer)
             if self._bytes + size <= self._quota or self._extend_quota(size) or self._bytes == 0:
                 break  # the last: above the bound all by itself, admitted alone
             self._run(self._flush_tickets(None))
         if state is None:
-            state = self._lists[scope, address] = ListState(address, owner, coalescer)
-            owner.lists.append(address)
+            state = ListState(self, place.address, owner, place.coalescer)
+            self._lists[place.scope_id, place.address] = state
+            owner.lists.append(place.address)
+            owner.joins = owner.joins or place.coalescer is not None
+        place.cached = state
         return state
 
     def _extend_quota(self, size: int) -> bool:
@@ -227,7 +224,7 @@ class Writer(Storing):
             state = self._readable(scope)
             if state is not None:
                 self._seal(state, address)
-                staged = [e for e in state.pending if not isinstance(e, Commit) and e[1].address == address]
+                staged = [e for e in state.pending if not isinstance(e, Commit) and e[1] == address]
             view, hidden = self._snapshot(state)
         above, below = bounds(cursor, descending)
         fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
@@ -279,8 +276,9 @@ class Writer(Storing):
         before = [entry for entry in state.pending if not isinstance(entry, Commit)]
         joined, failure = join(before, only=address)
         state.pending = list(joined)
-        self._release_bytes(state, sum(map(size_of, before)) - sum(map(size_of, joined)))
-        state.failure = state.failure or failure
+        self._release_bytes(staged_bytes(before) - staged_bytes(joined))
+        if failure is not None:
+            state.fail(failure)
 
     def _snapshot(self, state: ScopeState | None) -> tuple[LogView | None, frozenset[int]]:
         """A frozen view, entered; the caller leaves it."""
@@ -359,7 +357,7 @@ class Writer(Storing):
             if failure is not None and lost and not force:
                 raise failure
             clean = self._unusable is None
-            self._unusable = HandleClosed(f"the session {self.session!r} was closed", "open it again")
+            self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
             self._env.give_back(self._quota)
             self._quota = 0
         for state in [*self._scopes.values()][::-1]:
@@ -407,9 +405,11 @@ class Writer(Storing):
         """In the child: close the copies, so that the parent's flock is not kept alive, and refuse every call."""
         self._lock = threading.Lock()  # the old one may be held by a thread that does not exist here
         self._changed = threading.Condition(self._lock)
-        self._unusable = HandleForked(
-            f"the session {self.session!r} was opened by process {os.getppid()} and came here through fork",
-            "open the store again in this process, once the parent has closed it",
+        self._end(
+            HandleForked(
+                f"the session {self.session!r} was opened by process {os.getppid()} and came here through fork",
+                "open the store again in this process, once the parent has closed it",
+            )
         )
         for state in self._scopes.values():
             if state.log is not None and state.log.born:

@@ -13,7 +13,7 @@ from scopelog_engine.errors import InvalidAddress
 from scopelog_engine.layout import MAX_NAME_BYTES, MAX_SEQUENCE, check_id
 from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, TRIM, VALUE, Address
 from scopelog_engine.scope import SESSION as SESSION_ID
-from scopelog_engine.scope import Coalescer
+from scopelog_engine.scope import Coalescer, Place
 from scopelog_engine.writer import Change
 
 
@@ -96,11 +96,11 @@ class Value(_Address[S_co]):
 class List(_Address[S_co]):
     """The address of an append-only list. Its coalescer, if any, is no part of its identity."""
 
-    __slots__ = ("coalescer",)
+    __slots__ = ("place",)
 
     def __init__(self, scope_id: str, namespace: str, key: str, coalescer: Coalescer | None) -> None:
         super().__init__(scope_id, namespace, key, LIST)
-        self.coalescer = coalescer
+        self.place = Place(scope_id, self.address, coalescer)
 
     def append(self, element: Json, tag: str | None = None) -> Write[S_co]:
         """Append as part of a commit. ``tag``: a non-empty string stored beside the element."""

@@ -63,6 +63,7 @@ class Session:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
+        self._append = writer.append
 
     @property
     def id(self) -> str:
@@ -115,7 +116,7 @@ class Session:
         """
         if tag is not None:
             check_tag(tag)
-        return self._writer.append(target.scope_id, target.address, element, tag, target.coalescer)
+        return self._append(target.place, element, tag)
 
     def flush(self, durability: Durability | None = None) -> None:
         """Barrier: when it returns, all that was admitted before is stored at its scope's level, or at ``durability``.
