@@ -17,7 +17,7 @@ Readers skip items with an unknown code (each takes one sequence) and lines that
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -44,18 +44,13 @@ class Address(NamedTuple):
     kind: str
 
 
-class Write(NamedTuple):
-    """One frozen write. ``body`` is JSON text (APPEND, SET); ``argument`` a tag, a trim sequence or a scope id."""
-
-    sequence: int
-    code: str  # APPEND (tagged or not), SET, DELETE, TRIM or RETIRE
-    address: Address | None  # None for RETIRE
-    body: bytes
-    argument: str | int | None
+Write: TypeAlias = "tuple[int, str, Address | None, bytes, str | int | None]"
+"""One frozen write of a commit: sequence, code (APPEND, SET, DELETE, TRIM or RETIRE), address (None for RETIRE), JSON
+text (APPEND, SET), argument (a tag, a trim's sequence or a scope id). A plain tuple, for speed."""
 
 
 class Record(NamedTuple):
-    """One write read back. ``value`` is the element or value; ``argument`` as in :class:`Write`; ``time`` in ms."""
+    """One write read back. ``value`` is the element or value; ``argument`` as in ``Write``; ``time`` in ms."""
 
     sequence: int
     code: str  # APPEND, SET, DELETE, TRIM or RETIRE
@@ -117,7 +112,7 @@ class Note(NamedTuple):
 class Line(NamedTuple):
     """One commit, or one window of staged elements, on its way to a frame. Entries are in order of sequence.
 
-    A commit's ``entries`` are :class:`Write`; a window's are tuples that begin (sequence, address, JSON text, tag),
+    A commit's ``entries`` are ``Write``; a window's are tuples that begin (sequence, address, JSON text, tag),
     the addresses of one list being one object. ``size``: bytes of all texts. ``large``: wants a frame of its own.
     """
 
@@ -130,9 +125,13 @@ class Line(NamedTuple):
 
 
 def commit_line(writes: list[Write]) -> Line:
-    size = sum(len(write.body) for write in writes)
-    large = size > OWN_FRAME_BYTES and any(len(write.body) > OWN_FRAME_BYTES for write in writes)
-    return Line(writes, False, writes[0].sequence, writes[-1].sequence, size, large)
+    size = 0
+    large = False
+    for write in writes:
+        size += len(write[3])
+        if len(write[3]) > OWN_FRAME_BYTES:
+            large = True
+    return Line(writes, False, writes[0][0], writes[-1][0], size, large)
 
 
 def encode_line(line: Line, milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
@@ -195,7 +194,7 @@ def _commit_items(writes: Sequence[Write], items: list[bytes], table: AddressTab
         else:
             items.append(b'["t",%d,%b]' % (number, _json(argument)))
     if run:
-        _end_run(run, run_address, writes[-1].sequence + 1, table, items, notes)
+        _end_run(run, run_address, writes[-1][0] + 1, table, items, notes)
 
 
 _json = msgspec.json.Encoder().encode

@@ -44,7 +44,10 @@ class Commit(Ticket):
     __slots__ = ("retires", "writes")
 
     def __init__(self, writes: list[Write], level: Durability, retires: list[str]) -> None:
-        super().__init__(writes[-1].sequence, level)
+        self.target = writes[-1][0]  # Ticket's own fields, spelled out: a call less
+        self.level = level
+        self.done = False
+        self.error = None
         self.writes = writes
         self.retires = retires
 
@@ -88,7 +91,6 @@ class ScopeState:
         self.hidden: set[int] = set()  # commits of unknown outcome: in the file, never shown
         self.lists: list[Address] = []
         self.gone = False  # retired: look the scope up again
-
 
     def fail(self, failure: ScopelogError) -> None:
         """Have the next call that touches the scope raise this."""

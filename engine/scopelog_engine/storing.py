@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from .clock import Clock
 from .durability import Durability
@@ -84,6 +84,19 @@ class Work(NamedTuple):
     state: ScopeState
     batch: list[Staged | Commit]
     tickets: list[Ticket]
+    commits: list[Commit]  # those of the batch; each is a ticket too
+    sync: bool
+
+
+class Outcome(NamedTuple):
+    """What became of a batch. ``kept``: its staged elements as they were joined, so that a failed batch is written
+    the same way again; None if they were not joined yet."""
+
+    log: LogFile | None
+    kept: list[Staged] | None
+    failed_join: CoalescerFailed | None
+    error: ScopelogError | None
+    stored: bool
 
 
 class Storing:
@@ -111,7 +124,9 @@ class Storing:
         self._writer_lock = lock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._busy = False
+        self._busy = False  # a leader is at work
+        self._waiting = 0  # threads that want to be told of changes
+        self._asked: list[ScopeState] = []  # scopes with tickets
         self._unusable: ScopelogError | None = None
         self._sequence = sequence  # the last one handed out
         self._scopes: dict[str, ScopeState] = {}
@@ -126,28 +141,43 @@ class Storing:
 
     # --- tickets ----------------------------------------------------------------------------------
 
-    def _run(self, tickets: Sequence[Ticket]) -> None:
-        """Wait for the tickets, leading if nobody does; then raise the first error among them. Holds ``_lock``."""
-        self._wait_for(tickets)
-        for ticket in tickets:
-            if ticket.error is not None:
-                raise ticket.error.again() from ticket.error
+    def _ask(self, state: ScopeState, ticket: Ticket) -> None:
+        """Put a ticket before whoever leads next."""
+        if not state.tickets:
+            self._asked.append(state)
+        state.tickets.append(ticket)
 
-    def _wait_for(self, tickets: Sequence[Ticket]) -> None:
-        while not all(ticket.done for ticket in tickets):
+    def _run(self, ticket: Ticket) -> None:
+        """Wait for a ticket, leading if nobody does, and raise its error. Holds ``_lock``, but not while storing."""
+        while not ticket.done:
             if self._busy:
-                self._changed.wait()
-                continue
-            self._busy = True
+                self._wait()
+            else:
+                self._lead()
+        if ticket.error is not None:
+            raise ticket.error.again() from ticket.error
+
+    def _run_all(self, tickets: Sequence[Ticket]) -> None:
+        """As :meth:`_run`, for many; raises the first error once all are done."""
+        failure: ScopelogError | None = None
+        for ticket in tickets:
             try:
-                self._lock.release()
-                try:
-                    self._lead()
-                finally:
-                    self._lock.acquire()
-            finally:
-                self._busy = False
-                self._changed.notify_all()
+                self._run(ticket)
+            except ScopelogError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    def _tell(self) -> None:
+        if self._waiting:
+            self._changed.notify_all()
 
     # --- the flusher ------------------------------------------------------------------------------
 
@@ -160,109 +190,128 @@ class Storing:
             for state in self._scopes.values():
                 if state.deadline is not None and state.deadline <= now and not state.retiring:
                     ticket = Ticket(last_of(state.pending), state.level)
-                    state.tickets.append(ticket)
+                    self._ask(state, ticket)
                     tickets.append((state, ticket))
             if tickets:
                 self._flush_in_background(tickets)
             return min((s.deadline for s in self._scopes.values() if s.deadline is not None), default=None)
 
     def _flush_in_background(self, tickets: list[tuple[ScopeState, Ticket]]) -> None:
-        try:
-            self._wait_for([ticket for _, ticket in tickets])
-        except Exception as error:  # noqa: BLE001 - the flusher must outlive anything; it is raised at the next call
-            _log.error("flushing %s failed: %s", self.directory, type(error).__name__)
-            for state, ticket in tickets:
-                if ticket in state.tickets:
-                    state.tickets.remove(ticket)
+        for _, ticket in tickets:
+            try:
+                self._run(ticket)
+            except ScopelogError:
+                continue  # kept in the ticket
+            except Exception as error:  # noqa: BLE001 - the flusher must outlive anything: it is raised at the next call
+                _log.error("flushing %s failed: %s", self.directory, type(error).__name__)
+                if ticket.error is None:
                     ticket.error = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
                     ticket.error.__cause__ = error
-                    self._retry_later(state)
         for state, ticket in tickets:
-            if ticket.error is not None and not state.gone:
-                state.fail(ticket.error)
+            if ticket.error is None or state.gone:
+                continue
+            if not ticket.done:  # interrupted before it was begun
+                state.tickets = [other for other in state.tickets if other is not ticket]
+                self._retry_later(state)
+            state.fail(ticket.error)
 
     # --- the leader -------------------------------------------------------------------------------
 
     def _lead(self) -> None:
-        """Take what is asked for, of every scope, and store it: ephemeral scopes first, retirements after them."""
+        """Store all that is asked for: ephemeral scopes first, then main with its retirements. Holds ``_lock``, but
+        lets go of it while it writes."""
+        self._busy = True
         work: list[Work] = []
         try:
-            with self._lock:
-                for state in self._scopes.values():
-                    if state.tickets and state is not self._main:
-                        work.append(self._take(state))
-                if self._main.tickets:
-                    work.append(self._take(self._main))
+            asked, self._asked = self._asked, []
+            main_asked = False
+            for state in asked:
+                if state is self._main:
+                    main_asked = True
+                elif state.tickets:
+                    work.append(self._take(state))
+            if main_asked and self._main.tickets:
+                work.append(self._take(self._main))
             for item in work:
-                self._store(item)
+                self._lock.release()
+                try:
+                    outcome = self._store(item)
+                finally:
+                    self._lock.acquire()
+                self._settle(item, outcome)
+            if self._doomed:
+                self._unlink_doomed()
         except BaseException:
-            with self._lock:
-                for item in work:  # interrupted before they were settled: they stay asked for
-                    item.state.tickets[:0] = [ticket for ticket in item.tickets if not ticket.done]
+            for item in work:  # interrupted before they were settled: they stay asked for
+                for ticket in item.tickets:
+                    if not ticket.done and not item.state.gone:
+                        self._ask(item.state, ticket)
             raise
-        if self._doomed:
-            self._unlink_doomed()
+        finally:
+            self._busy = False
+            self._tell()
 
     def _take(self, state: ScopeState) -> Work:
-        tickets = state.tickets
+        tickets, state.tickets = state.tickets, []
+        pending = state.pending
         if state.aside:
-            highest = last_of(state.pending)
+            highest = last_of(pending)
             state.deferred += [ticket for ticket in tickets if ticket.target > highest]
             tickets = [ticket for ticket in tickets if ticket.target <= highest]
-        target = max((ticket.target for ticket in tickets), default=0)
-        count = len(state.pending)
-        while count and sequence_of(state.pending[count - 1]) > target:
+        target = 0
+        sync = False
+        commits: list[Commit] = []
+        for ticket in tickets:
+            target = max(target, ticket.target)
+            sync = sync or ticket.level is Durability.POWER
+            if isinstance(ticket, Commit):
+                commits.append(ticket)
+        count = len(pending)
+        while count and sequence_of(pending[count - 1]) > target:
             count -= 1
-        batch = state.pending[:count]
         state.deadline = None
-        if len(state.pending) > count and not state.retiring:
+        if len(pending) > count and not state.retiring:
             self._open_window(state)
-        state.tickets = []
-        return Work(state, batch, tickets)
+        return Work(state, pending[:count], tickets, commits, sync)
 
     def _open_window(self, state: ScopeState) -> None:
         when = self._env.clock.monotonic() + self.settings.window
         state.deadline = when
         self._env.schedule(self, when)
 
-    def _store(self, work: Work) -> None:
-        """Write one scope's batch and settle its tickets, whatever happens."""
+    def _store(self, work: Work) -> Outcome:
+        """Write one scope's batch, without ``_lock``. What is raised besides ScopelogError is raised after settling."""
         state = work.state
         log = state.log
         before = log.end if log is not None else 0
         kept: list[Staged] | None = None
         failed_join: CoalescerFailed | None = None
-        error: ScopelogError | None = None
-        stored = False
         try:
             lines, kept, failed_join = _lines_of(work)
-            sync = any(ticket.level is Durability.POWER for ticket in work.tickets)
             self._writer_lock.check()
             if lines:
                 log = log or self._new_log(state, lines[0].first)
-                log.append(lines, self._env.clock.wall_ms(), sync=sync)
-            elif sync and log is not None and log.born:
+                log.append(lines, self._env.clock.wall_ms(), sync=work.sync)
+            elif work.sync and log is not None and log.born:
                 log.sync()
-            stored = True
+            return Outcome(log, kept, failed_join, None, True)
         except OutcomeUnknown as failure:
-            error, stored = failure, True
+            return Outcome(log, kept, failed_join, failure, True)
         except ScopelogError as failure:
-            error = failure
+            return Outcome(log, kept, failed_join, failure, False)
         except OSError as failure:
             error = WriteFailed(f"the disk could not be asked ({failure})", "mend it and try again")
             error.__cause__ = failure
+            return Outcome(log, kept, failed_join, error, False)
         except BaseException as failure:
             stored = log is not None and log.end > before
             interrupted = WriteFailed(
                 f"the thread that was storing it was interrupted ({type(failure).__name__})",
                 "nothing of the call was stored; try again",
             )
-            self._settle(work, log, kept, None if stored else interrupted, stored)
-            raise
-        self._settle(work, log, kept, error, stored)
-        if failed_join is not None:
             with self._lock:
-                state.fail(failed_join)
+                self._settle(work, Outcome(log, kept, failed_join, None if stored else interrupted, stored))
+            raise
 
     def _new_log(self, state: ScopeState, first: int) -> LogFile:
         """The scope's log, to be created by its first append. A sidecar needs its session's main log before it."""
@@ -298,51 +347,45 @@ class Storing:
             by_rename=main,
         )
 
-    def _settle(
-        self,
-        work: Work,
-        log: LogFile | None,
-        kept: list[Staged] | None,
-        error: ScopelogError | None,
-        stored: bool,
-    ) -> None:
-        """Bring memory in line with the disk and answer the tickets. ``kept``: the batch's staged elements, joined,
-        so that they are written the same way again; None if they were not joined yet."""
+    def _settle(self, work: Work, outcome: Outcome) -> None:
+        """Bring memory in line with the disk and answer the tickets. Holds ``_lock``."""
         state, batch = work.state, work.batch
-        commits = [entry for entry in batch if isinstance(entry, Commit)]
-        with self._lock:
-            if log is not None and log.born:
-                state.log = log
-            freed = staged_bytes(batch)
-            if stored:
-                del state.pending[: len(batch)]
-                if error is not None:
-                    for commit in commits:
-                        state.hidden.update(write.sequence for write in commit.writes)
-            else:
-                if kept is None:
-                    kept = [entry for entry in batch if not isinstance(entry, Commit)]
-                state.pending[: len(batch)] = kept
-                freed -= staged_bytes(kept)
+        log, kept, failed_join, error, stored = outcome
+        if log is not None and log.born:
+            state.log = log
+        freed = staged_bytes(staged_of(batch) if work.commits else cast("list[Staged]", batch))
+        if stored:
+            del state.pending[: len(batch)]
+        else:
+            if kept is None:
+                kept = staged_of(batch)
+            state.pending[: len(batch)] = kept
+            freed -= staged_bytes(kept)
+        if freed:
             self._release_bytes(freed)
-            if error is None:
-                state.backoff = FIRST_BACKOFF
-            else:
-                self._failures += 1
-                if not stored and kept:
-                    self._retry_later(state)
-                if isinstance(error, HandleFenced):
-                    self._end(error)
-                if log is not None and log.poison is not None:
-                    state.blocked = True
-            self._batches += bool(batch)
-            for commit in commits:
-                if commit.retires:
-                    self._end_retirement(commit, stored and error is None)
-            for ticket in work.tickets:
-                ticket.error = error
-                ticket.done = True
-            self._changed.notify_all()
+        if batch:
+            self._batches += 1
+        if error is None:
+            state.backoff = FIRST_BACKOFF
+        else:
+            self._failures += 1
+            if stored:  # a sync failed: what was a commit is of unknown outcome and is not shown
+                for commit in work.commits:
+                    state.hidden.update(write[0] for write in commit.writes)
+            elif kept:
+                self._retry_later(state)
+            if isinstance(error, HandleFenced):
+                self._end(error)
+            if log is not None and log.poison is not None:
+                state.blocked = True
+        if failed_join is not None:
+            state.fail(failed_join)
+        for commit in work.commits:
+            if commit.retires:
+                self._end_retirement(commit, stored and error is None)
+        for ticket in work.tickets:
+            ticket.error = error
+            ticket.done = True
 
     def _end(self, why: ScopelogError) -> None:
         """The handle takes no more calls; what they raise from now on."""
@@ -371,7 +414,7 @@ class Storing:
         state.pending.remove(commit)
         if commit.retires:
             self._end_retirement(commit, False)
-        self._changed.notify_all()
+        self._tell()
 
     # --- retirement -------------------------------------------------------------------------------
 
@@ -408,8 +451,10 @@ class Storing:
             elif state.retiring == 0:
                 state.blocked = state.failure is not None  # an append looks again, and finds what else there is
                 state.pending += state.aside
-                state.tickets += state.deferred
+                deferred = state.deferred
                 state.aside, state.deferred = [], []
+                for ticket in deferred:
+                    self._ask(state, ticket)
                 if state.pending and state.deadline is None:
                     self._open_window(state)
 
@@ -421,7 +466,7 @@ class Storing:
             state.log = None
         for ticket in (*state.deferred, *state.tickets):
             ticket.done = True  # dropped counts as settled
-        self._release_bytes(staged_bytes(state.pending) + staged_bytes(state.aside))
+        self._release_bytes(staged_bytes(staged_of(state.pending)) + staged_bytes(state.aside))
         state.pending, state.aside, state.deferred, state.tickets = [], [], [], []
         state.deadline = state.failure = None
         state.gone = state.blocked = True
@@ -448,35 +493,31 @@ class Storing:
         self._doomed = left
 
 
-def staged_bytes(entries: Sequence[Staged | Commit]) -> int:
+def staged_of(entries: Sequence[Staged | Commit]) -> list[Staged]:
+    return [entry for entry in entries if not isinstance(entry, Commit)]
+
+
+def staged_bytes(entries: Sequence[Staged]) -> int:
     """What staged elements count for against the bounds."""
-    return sum(len(entry[2]) + ENTRY_OVERHEAD for entry in entries if not isinstance(entry, Commit))
+    return sum([len(entry[2]) for entry in entries]) + ENTRY_OVERHEAD * len(entries)
 
 
 def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | None]:
     """A batch as lines, and its staged elements as they are joined for that. No join crosses a commit."""
     lines: list[Line] = []
     kept: list[Staged] = []
-    run: list[Staged] = []
     failed: CoalescerFailed | None = None
-    joins = work.state.joins
-
-    def end() -> None:
-        nonlocal failed, run
-        if joins:
+    start = 0
+    for commit in [*work.commits, None]:
+        stop = len(work.batch) if commit is None else work.batch.index(commit, start)
+        run = cast("list[Staged]", work.batch[start:stop])
+        if run and work.state.joins:
             run, failure = join(run)
             failed = failed or failure
-        lines.extend(window_lines(run))
-        kept.extend(run)
-        run = []
-
-    for entry in work.batch:
-        if not isinstance(entry, Commit):
-            run.append(entry)
-            continue
         if run:
-            end()
-        lines.append(commit_line(entry.writes))
-    if run:
-        end()
+            lines += window_lines(run)
+            kept = kept + run if kept else run
+        if commit is not None:
+            lines.append(commit_line(commit.writes))
+        start = stop + 1
     return lines, kept, failed

@@ -112,7 +112,6 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
                 high, epoch = max(high, frame.last), max(epoch, frame.epoch)
                 if frame.mark > walk.offset:
                     verdict = CORRUPT
-                    break
             if verdict == TORN and walk.fault is Fault.COVER:
                 start_of_zeros = walk.offset + SKIPPABLE_HEADER
                 if is_zero(file, path, start_of_zeros, size):

@@ -13,10 +13,10 @@ from .errors import CorruptLog, HandleClosed
 from .frame import Fault, Frame, Short, parse_frame
 from .fs import File
 from .header import Header, store_digest
-from .layout import KIND_BATCH, KIND_INDEX, MAX_SEQUENCE
+from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
 from .lines import APPEND, DELETE, SET, Address, BadLine, Record, decode_lines
 from .scan import Walk, fetch, frame_at
-from .stretch import BadIndex, Closed, Summary, Tail, note_of
+from .stretch import BadIndex, Closed, Span, Summary, Tail, note_of
 from .survey import Survey, frame_cap, read_header
 
 _CLOSED_KEPT: Final = 64  # parsed index frames kept a log
@@ -105,9 +105,7 @@ class LogView:
         start = index.end if index else survey.spans[0].offset if survey.spans else survey.end
         tail = Tail(start, index.offset if index else 0)
         numbers: dict[int, Address] = {}
-        batches = []
-        for span in survey.spans:
-            batches.append((span, self._decode(span.offset, span.length, numbers)))
+        batches = [(span, self._decode(span, numbers)) for span in survey.spans]
         tail.number(numbers)
         for span, records in batches:
             tail.add(span, [note_of(record) for record in records])
@@ -120,16 +118,15 @@ class LogView:
         while start < end:
             data = fetch(self.handle.file, self.path, min(_READ_WHOLE, end - start), start)
             if not data:
-                raise self._corrupt(start, "the file is shorter than it was", "short")
+                raise self._corrupt(start, 0, "the file is shorter than it was", "short")
             crc = crc32(data, crc)
             start += len(data)
         return crc
 
-    def _decode(
-        self, offset: int, length: int, numbers: dict[int, Address], chunk: bytes = b"", base: int = 0
-    ) -> list[Record]:
-        """Records of the frame that stands at ``offset`` and takes ``length`` bytes."""
+    def _decode(self, span: Span, numbers: dict[int, Address], chunk: bytes = b"", base: int = 0) -> list[Record]:
+        """Records of the frame that fills ``span``; ``chunk``, if it holds it, stands at ``base``."""
         found: Frame | Fault | Short
+        offset, length = span.offset, span.length
         if chunk and offset + length <= base + len(chunk):
             data = chunk
             found = parse_frame(data, offset - base, base, self.digest)
@@ -137,13 +134,12 @@ class LogView:
             base = offset
             found, data = frame_at(self.handle.file, self.path, offset, offset + length, self.digest, self.cap)
         if not isinstance(found, Frame) or found.length != length:
-            if found is Fault.ENVELOPE and data[offset - base] >= KIND_INDEX:
+            if found is Fault.ENVELOPE and data[offset - base] >= KIND_INSIDE:
                 return []  # a foreign skippable frame inside the chain
             fault = found if isinstance(found, Fault) else Fault.SHORT
-            raise self._corrupt(offset, fault.value, fault.name.lower())
-        return self.decode_frame(
-            found, data[found.payload_offset - base : found.payload_offset - base + found.payload_length], numbers
-        )
+            raise self._corrupt(offset, span.first - 1, fault.value, fault.name.lower())
+        start = found.payload_offset - base
+        return self.decode_frame(found, data[start : start + found.payload_length], numbers)
 
     def decode_frame(self, frame: Frame, payload: bytes, numbers: dict[int, Address]) -> list[Record]:
         """Records of one frame, whose definitions are added to ``numbers``. An index frame clears them."""
@@ -155,13 +151,14 @@ class LogView:
             raw = decompress(payload, frame.raw_length, self.header.limits.frame_bytes())
             records = list(decode_lines(raw, self.header.time, numbers))
         except (BadPayload, BadLine) as error:
-            raise self._corrupt(frame.offset, str(error), "content") from None
+            raise self._corrupt(frame.offset, frame.first - 1, str(error), "content") from None
         if records and (records[0].sequence < frame.first or records[-1].sequence > frame.last):
-            raise self._corrupt(frame.offset, "its lines and its envelope name different sequences", "sequence")
+            detail = "its lines and its envelope name different sequences"
+            raise self._corrupt(frame.offset, frame.first - 1, detail, "sequence")
         return records
 
-    def _corrupt(self, offset: int, detail: str, reason: str) -> CorruptLog:
-        return CorruptLog(path=self.path, offset=offset, sequence=0, reason=reason, detail=detail)
+    def _corrupt(self, offset: int, sequence: int, detail: str, reason: str) -> CorruptLog:
+        return CorruptLog(path=self.path, offset=offset, sequence=max(sequence, 0), reason=reason, detail=detail)
 
     # --- stretches ------------------------------------------------------------------------------
 
@@ -170,26 +167,29 @@ class LogView:
         summary: Summary = self.tail
         yield summary
         while summary.previous:
-            older = self.closed(summary.previous)
+            older = self.closed(summary.previous, summary.first - 1)
             if older.index.end != summary.start:
-                raise self._corrupt(summary.previous, "its index frame does not meet the next stretch", "index")
+                detail = "its index frame does not meet the next stretch"
+                raise self._corrupt(summary.previous, summary.first - 1, detail, "index")
             summary = older
             yield summary
 
-    def closed(self, offset: int) -> Closed:
-        """The stretch closed by the index frame at ``offset``."""
+    def closed(self, offset: int, before: int = 0) -> Closed:
+        """The stretch closed by the index frame at ``offset``; ``before``: what an error names as last sequence."""
         kept = self._closed.get(offset)
         if kept is not None:
             return kept
         found, data = frame_at(self.handle.file, self.path, offset, self.end, self.digest, self.cap)
         if not isinstance(found, Frame) or found.kind != KIND_INDEX:
             fault = found if isinstance(found, Fault) else Fault.MAGIC
-            raise self._corrupt(offset, f"its index frame cannot be read ({fault.value})", fault.name.lower())
+            detail = f"its index frame cannot be read ({fault.value})"
+            raise self._corrupt(offset, before, detail, fault.name.lower())
         start = found.payload_offset - offset
         try:
             closed = Closed(found, data[start : start + found.payload_length])
         except BadIndex as error:
-            raise self._corrupt(offset, f"its index frame is malformed ({error})", "content") from None
+            detail = f"its index frame is malformed ({error})"
+            raise self._corrupt(offset, before, detail, "content") from None
         self._closed[offset] = closed
         while len(self._closed) > _CLOSED_KEPT:
             try:
@@ -205,7 +205,7 @@ class LogView:
             chunk = fetch(self.handle.file, self.path, summary.end - summary.start, summary.start)
         numbers = dict(summary.numbers)
         for span in reversed(summary.spans) if newest_first else summary.spans:
-            yield self._decode(span.offset, span.length, numbers, chunk, base)
+            yield self._decode(span, numbers, chunk, base)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class LogView:
             if entry is None:
                 continue
             span = summary.spans[entry.frame]
-            found = self._value(span.offset, span.length, summary, address, entry.sequence)
+            found = self._value(span, summary, address, entry.sequence)
             if found.sequence not in hidden:
                 return found
             older = [
@@ -226,11 +226,12 @@ class LogView:
                 return older[-1]
         return None
 
-    def _value(self, offset: int, length: int, summary: Summary, address: Address, sequence: int) -> Record:
-        for record in self._decode(offset, length, dict(summary.numbers)):
+    def _value(self, span: Span, summary: Summary, address: Address, sequence: int) -> Record:
+        for record in self._decode(span, dict(summary.numbers)):
             if record.sequence == sequence and record.address == address and record.code in (SET, DELETE):
                 return record
-        raise self._corrupt(offset, "the value its index frame speaks of is not there", "content")
+        detail = "the value its index frame speaks of is not there"
+        raise self._corrupt(span.offset, sequence - 1, detail, "content")
 
     def scan(self, namespace: str, prefix: str, hidden: Container[int] = ()) -> dict[str, Record]:
         """The latest write of every value of ``namespace`` whose key starts with ``prefix``, deletions included."""
@@ -244,7 +245,7 @@ class LogView:
                 if entry.sequence in hidden:
                     record = self.get(address, hidden)
                 else:
-                    record = self._value(span.offset, span.length, summary, address, entry.sequence)
+                    record = self._value(span, summary, address, entry.sequence)
                 if record is not None:
                     found[address.key] = record
         return found

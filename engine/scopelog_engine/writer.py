@@ -29,11 +29,13 @@ from .lines import APPEND, DELETE, RETIRE, SET, Address, Record, Write
 from .logfile import LogFile
 from .scope import ENTRY_OVERHEAD, Commit, ListState, Place, ScopeState, Staged, Ticket, last_of
 from .staging import join, staged_record
-from .storing import Storing, staged_bytes
+from .storing import Storing, staged_bytes, staged_of
 from .view import LogView, bounds, page
 
 _log = logging.getLogger(__name__)
+_WITH_VALUE: Final = (APPEND, SET)
 _QUOTA_PIECE: Final = 256 * 1024
+_NAMES_BYTES: Final = 64  # a write's brackets and numbers; each character of a name may take 6 bytes
 
 
 class Change(NamedTuple):
@@ -110,7 +112,7 @@ class Writer(Storing):
             self._check()
             owner = self._scope(place.scope_id)
             if owner.retiring:
-                self._changed.wait()
+                self._wait()
                 continue
             self._raise_failure(owner)
             self._refuse_poisoned(owner)
@@ -122,7 +124,7 @@ class Writer(Storing):
                 state.check(place.coalescer)
             if self._bytes + size <= self._quota or self._extend_quota(size) or self._bytes == 0:
                 break  # the last: above the bound all by itself, admitted alone
-            self._run(self._flush_tickets(None))
+            self._run_all(self._flush_tickets(None))
         if state is None:
             state = ListState(self, place.address, owner, place.coalescer)
             self._lists[place.scope_id, place.address] = state
@@ -143,10 +145,21 @@ class Writer(Storing):
 
     def commit(self, scope: str, changes: Sequence[Change], level: Durability | None = None) -> Receipt:
         """Store the changes atomically, with what was staged before them in the scope; see storage contract 3."""
-        frozen = [(change, freeze(change.value)[0] if change.code in _WITH_VALUE else b"") for change in changes]
-        size = sum(_weight(change, body) for change, body in frozen)
-        if not frozen:
+        if not changes:
             raise InvalidInput("the commit is empty", "give it at least one write")
+        size = 0
+        bodies: list[bytes] = []
+        retires: list[str] = []
+        for code, address, value, argument in changes:
+            body = freeze(value)[0] if code in _WITH_VALUE else b""
+            bodies.append(body)
+            size += len(body) + _NAMES_BYTES
+            if address is not None:
+                size += 6 * (len(address[0]) + len(address[1]))
+            if type(argument) is str:
+                size += 6 * len(argument)
+                if code == RETIRE:
+                    retires.append(argument)
         if size > MAX_COMMIT_BYTES:
             raise LimitExceeded(f"the commit takes {size} bytes as JSON, the limit is {MAX_COMMIT_BYTES}", "split it")
         with self._lock:
@@ -155,41 +168,41 @@ class Writer(Storing):
                 owner = self._scope(scope)
                 if not owner.retiring:
                     break
-                self._changed.wait()
+                self._wait()
             self._raise_failure(owner)
             self._refuse_poisoned(owner)
             first = self._sequence + 1
-            if first + len(frozen) > MAX_SEQUENCE:
+            last = self._sequence + len(bodies)
+            if last > MAX_SEQUENCE:
                 raise LimitExceeded("the session has used up its sequences", "start a new session")
-            writes = [
-                Write(first + n, change.code, change.address, body, change.argument)
-                for n, (change, body) in enumerate(frozen)
-            ]
-            retires = [str(change.argument) for change in changes if change.code == RETIRE]
-            commit = Commit(writes, max(owner.level, level or owner.level), retires)
-            self._sequence = writes[-1].sequence
+            writes: list[Write] = []
+            for sequence, change, body in zip(range(first, last + 1), changes, bodies, strict=True):
+                writes.append((sequence, change[0], change[1], body, change[3]))
+            commit = Commit(writes, owner.level if level is None or level < owner.level else level, retires)
+            self._sequence = last
             owner.pending.append(commit)
-            owner.tickets.append(commit)
-            for retired in dict.fromkeys(retires):
-                self._set_aside(retired)
+            self._ask(owner, commit)
+            if retires:
+                for retired in dict.fromkeys(retires):
+                    self._set_aside(retired)
             try:
-                self._run([commit])
+                self._run(commit)
             except BaseException:
                 self._withdraw(owner, commit)
                 raise
-        return Receipt(writes[0].sequence, writes[-1].sequence)
+        return Receipt(first, last)
 
     def flush(self, level: Durability | None = None) -> None:
         """Barrier: returns once everything admitted before is stored at its scope's level, or at ``level``."""
         with self._lock:
             self._check()
             while any(state.retiring for state in self._scopes.values()):
-                self._changed.wait()
+                self._wait()
                 self._check()
             for state in self._scopes.values():
                 if isinstance(state.failure, WriteFailed):
                     state.failure = None  # tried again right here
-            self._run(self._flush_tickets(level))
+            self._run_all(self._flush_tickets(level))
             for state in self._scopes.values():
                 self._raise_failure(state)
 
@@ -202,7 +215,7 @@ class Writer(Storing):
             unsynced = wanted is Durability.POWER and log is not None and log.born and not log.synced
             if state.pending or unsynced:
                 ticket = Ticket(last_of(state.pending), wanted)
-                state.tickets.append(ticket)
+                self._ask(state, ticket)
                 tickets.append(ticket)
         return tickets
 
@@ -267,13 +280,13 @@ class Writer(Storing):
                 state is None or not (state.retiring or any(isinstance(e, Commit) for e in state.pending))
             ):
                 return state
-            self._changed.wait()
+            self._wait()
 
     def _seal(self, state: ScopeState, address: Address) -> None:
         known = self._lists.get((state.scope, address))
         if known is None or known.coalescer is None:
             return
-        before = [entry for entry in state.pending if not isinstance(entry, Commit)]
+        before = staged_of(state.pending)
         joined, failure = join(before, only=address)
         state.pending = list(joined)
         self._release_bytes(staged_bytes(before) - staged_bytes(joined))
@@ -352,7 +365,7 @@ class Writer(Storing):
                 failure = error
         with self._lock:
             while self._busy:
-                self._changed.wait()
+                self._wait()
             lost = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
             if failure is not None and lost and not force:
                 raise failure
@@ -441,17 +454,6 @@ class Writer(Storing):
     def _refuse_poisoned(state: ScopeState) -> None:
         if state.log is not None and state.log.poison is not None:
             state.log.check()
-
-
-_WITH_VALUE: Final = (APPEND, SET)
-
-
-def _weight(change: Change, body: bytes) -> int:
-    """Bytes a write may take in its line: text, and its address and argument with every character escaped."""
-    address = change.address
-    names = len(address.namespace) + len(address.key) if address is not None else 0
-    argument = len(change.argument) if isinstance(change.argument, str) else 0
-    return len(body) + 6 * (names + argument) + 64
 
 
 def _merge(
