@@ -103,7 +103,7 @@ class _ThreadAlarm:
 
 
 class ManualClock:
-    """A clock that moves only when told: ``advance`` runs the alarms that fall due, in order, on the caller's thread."""
+    """A clock that moves only when told: ``advance`` runs the alarms that fall due, in order, in the caller."""
 
     runs_by_itself = False
 

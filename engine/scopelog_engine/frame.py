@@ -114,7 +114,7 @@ def encode_frame(
 
 
 def encode_cover(length: int) -> bytes:
-    """Header of the skippable frame that covers ``length`` bytes of preallocated space (at least 8, itself included)."""
+    """Header of the skippable frame that covers ``length`` bytes of preallocated space (8 or more, itself included)."""
     return bytes((KIND_COVER,)) + MAGIC_TAIL + (length - SKIPPABLE_HEADER).to_bytes(4, "little")
 
 

@@ -26,7 +26,7 @@ KIND_SCOPE: Final = "scope"
 KIND_STORE: Final = "store"
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(msgspec.Struct, frozen=True, array_like=True):
     """What a writer of this file kept to: nesting levels, bytes an element, bytes a commit (as JSON)."""
 
     depth: int = MAX_DEPTH

@@ -1,9 +1,10 @@
 """Commit lines: between writes and the JSON lines inside a batch frame. Pure; see engine/FORMAT.md, "The payload".
 
-One line is one commit or one window: ``[sequence, milliseconds since the header's time, item, ...]``. Items::
+One line is one commit or one window: ``[sequence, milliseconds, item, ...]``, both counted from what the header
+says: its ``first`` (0 in main: there the sequence is the session's own) and its ``time``. Items::
 
     ["@", id, namespace, key, "l" or "v"]  defines an address for the rest of the stretch; takes no sequence
-    ["l", id, element, ...]                appends; each element takes the next sequence
+    [id, element, ...]                     appends to that list; each element takes the next sequence
     ["g", id, tag, element]                appends a tagged element
     ["v", id, value]                       sets a value
     ["x", id]                              deletes the value or the list
@@ -134,9 +135,10 @@ def commit_line(writes: list[Write]) -> Line:
     return Line(writes, False, writes[0][0], writes[-1][0], size, large)
 
 
-def encode_line(line: Line, milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
-    """One line, with its newline. ``table`` and ``notes`` gain what it defines and does."""
-    items: list[bytes] = [b"%d" % line.first, b"%d" % milliseconds]
+def encode_line(line: Line, base: int, milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
+    """One line, with its newline; ``base`` and ``milliseconds`` are the header's first sequence and the time since it.
+    ``table`` and ``notes`` gain what the line defines and does."""
+    items: list[bytes] = [b"%d" % (line.first - base), b"%d" % milliseconds]
     (_window_items if line.is_window else _commit_items)(line.entries, items, table, notes)
     return b"[%b]\n" % b",".join(items)
 
@@ -209,7 +211,7 @@ def _end_run(
     notes: list[Note],
 ) -> None:
     assert address is not None
-    items.append(b'["l",%d,%b]' % (table.number(address, items), b",".join(run)))
+    items.append(b"[%d,%b]" % (table.number(address, items), b",".join(run)))
     notes.append(Note(APPEND, address, expected - len(run), expected - 1, len(run), None))
 
 
@@ -226,15 +228,17 @@ def _lines_of(raw: bytes) -> list[Any]:
             raise BadLine(f"a line is not JSON ({error})") from None
 
 
-def decode_lines(raw: bytes, base_time: int, table: dict[int, Address]) -> Iterator[Record]:
+def decode_lines(raw: bytes, base: int, base_time: int, table: dict[int, Address]) -> Iterator[Record]:
     """The records of one frame's raw payload, in order. ``table`` gains the addresses defined on the way.
+
+    ``base`` and ``base_time`` are the header's first sequence and its time.
 
     Raises :class:`BadLine` where known codes are misused; unknown codes and lines are skipped.
     """
     for line in _lines_of(raw):
         if not isinstance(line, list) or len(line) < 2 or type(line[0]) is not int or type(line[1]) is not int:
             continue  # a line of a kind this release does not know
-        sequence = line[0]
+        sequence = base + line[0]
         time = base_time + line[1]
         for item in line[2:]:
             if type(item) is int:
@@ -243,9 +247,9 @@ def decode_lines(raw: bytes, base_time: int, table: dict[int, Address]) -> Itera
             if type(item) is not list or not item:
                 raise BadLine(f"an item of line {line[0]} is neither an array nor an integer")
             code = item[0]
-            if code == APPEND:
-                address = _address(table, item, LIST)
-                for element in item[2:]:
+            if type(code) is int:
+                address = _address(table, code, LIST)
+                for element in item[1:]:
                     yield Record(sequence, APPEND, address, element, None, time)
                     sequence += 1
                 continue
@@ -255,13 +259,13 @@ def decode_lines(raw: bytes, base_time: int, table: dict[int, Address]) -> Itera
                 table[item[1]] = Address(item[2], item[3], item[4])
                 continue
             if code == TAGGED and len(item) == 4 and type(item[2]) is str:
-                yield Record(sequence, APPEND, _address(table, item, LIST), item[3], item[2], time)
+                yield Record(sequence, APPEND, _address(table, item[1], LIST), item[3], item[2], time)
             elif code == SET and len(item) == 3:
-                yield Record(sequence, SET, _address(table, item, VALUE), item[2], None, time)
+                yield Record(sequence, SET, _address(table, item[1], VALUE), item[2], None, time)
             elif code == DELETE and len(item) == 2:
-                yield Record(sequence, DELETE, _address(table, item, None), None, None, time)
+                yield Record(sequence, DELETE, _address(table, item[1], None), None, None, time)
             elif code == TRIM and len(item) == 3 and type(item[2]) is int:
-                yield Record(sequence, TRIM, _address(table, item, LIST), None, item[2], time)
+                yield Record(sequence, TRIM, _address(table, item[1], LIST), None, item[2], time)
             elif code == RETIRE and len(item) == 2 and type(item[1]) is str:
                 yield Record(sequence, RETIRE, None, None, item[1], time)
             elif code in (TAGGED, SET, DELETE, TRIM, RETIRE):
@@ -269,10 +273,10 @@ def decode_lines(raw: bytes, base_time: int, table: dict[int, Address]) -> Itera
             sequence += 1
 
 
-def _address(table: dict[int, Address], item: list[Any], kind: str | None) -> Address:
-    address = table.get(item[1]) if len(item) > 1 and type(item[1]) is int else None
+def _address(table: dict[int, Address], number: Any, kind: str | None) -> Address:
+    address = table.get(number) if type(number) is int else None
     if address is None:
-        raise BadLine(f"address {item[1:2]!r} is not defined in this stretch")
+        raise BadLine(f"address {number!r} is not defined in this stretch")
     if kind is not None and address.kind != kind:
-        raise BadLine(f"address {item[1]} is of kind {address.kind!r}, not {kind!r}")
+        raise BadLine(f"address {number} is of kind {address.kind!r}, not {kind!r}")
     return address

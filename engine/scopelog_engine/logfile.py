@@ -28,7 +28,6 @@ from .layout import (
     KIND_BATCH,
     KIND_CLOSE,
     KIND_INDEX,
-    OWN_FRAME_BYTES,
     PREALLOCATE_BYTES,
     SKIPPABLE_HEADER,
     STRETCH_BYTES,
@@ -275,7 +274,7 @@ class LogFile:
         milliseconds = wall_ms - self.header.time
         for group in _frames_of(lines):
             frame_notes: list[Note] = []
-            raw = [encode_line(line, milliseconds, tail.table, frame_notes) for line in group]
+            raw = [encode_line(line, self.header.first, milliseconds, tail.table, frame_notes) for line in group]
             text = b"".join(raw)
             first, last = group[0].first, group[-1].last
             frame, previous = encode_frame(

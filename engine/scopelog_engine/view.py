@@ -149,7 +149,7 @@ class LogView:
             return []
         try:
             raw = decompress(payload, frame.raw_length, self.header.limits.frame_bytes())
-            records = list(decode_lines(raw, self.header.time, numbers))
+            records = list(decode_lines(raw, self.header.first, self.header.time, numbers))
         except (BadPayload, BadLine) as error:
             raise self._corrupt(frame.offset, frame.first - 1, str(error), "content") from None
         if records and (records[0].sequence < frame.first or records[-1].sequence > frame.last):
