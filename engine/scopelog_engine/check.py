@@ -16,7 +16,7 @@ from zlib import crc32
 from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, ReadFailed, ScopelogError, StoreLocked
 from .frame import Fault, Frame
 from .fs import FileSystem
-from .header import KIND_MAIN, KIND_SCOPE, check_owner, store_digest
+from .header import KIND_MAIN, KIND_SCOPE, check_owner, digest_of
 from .layout import (
     ASIDE_SUFFIX,
     KIND_BATCH,
@@ -219,7 +219,7 @@ class _Session:
         header, _ = read_header(handle.file, path)
         size = handle.file.size()
         view = LogView(handle, path, header, size)
-        walk = Walk(handle.file, path, first.end, first, size, store_digest(header.store), header_cap)
+        walk = Walk(handle.file, path, first.end, first, size, digest_of(header), header_cap)
         numbers: dict[int, Address] = {}
         tail = Tail(first.end, 0)
         offset = first.end

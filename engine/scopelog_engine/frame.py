@@ -44,7 +44,7 @@ class Fault(Enum):
     COVER = "preallocated space starts here"
     ENVELOPE = "the envelope cannot be read"
     CHECKSUM = "the checksum does not match"
-    DIGEST = "the frame belongs to another store"
+    DIGEST = "the frame belongs to another log"
     CHAIN = "the frame does not follow the one before it"
     SEQUENCE = "the sequences do not increase"
 
@@ -132,7 +132,7 @@ class Short(NamedTuple):
 def parse_frame(data: bytes, position: int, base: int, digest: int | None) -> Frame | Fault | Short:
     """Parse and verify the frame at ``data[position:]``; ``data[0]`` stands at file offset ``base``.
 
-    ``digest`` None accepts any store (only a header's first look does that). Never reads past ``data``, takes no
+    ``digest`` None accepts any log (only a header's first look does that). Never reads past ``data``, takes no
     memory for lengths that the bytes merely claim, and raises nothing on any input.
     """
     available = len(data) - position

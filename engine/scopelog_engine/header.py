@@ -70,9 +70,10 @@ def new_header(
     return Header((FORMAT_MAJOR, FORMAT_MINOR), kind, store, session, scope, time, base, first, after)
 
 
-def store_digest(store: str) -> int:
-    """The 16 bits of the store id that every envelope carries."""
-    return int.from_bytes(hashlib.sha256(store.encode("ascii")).digest()[:2], "little")
+def digest_of(header: Header) -> int:
+    """The 16 bits that every envelope of a file carries: of the store's id, and of which log of it this is."""
+    owner = [header.store, header.kind, header.session, header.scope, str(header.first), str(header.generation)]
+    return int.from_bytes(hashlib.sha256("\0".join(owner).encode("utf-8")).digest()[:2], "little")
 
 
 def encode_header(header: Header, *, epoch: int, sequence: int) -> tuple[bytes, int]:
@@ -85,7 +86,7 @@ def encode_header(header: Header, *, epoch: int, sequence: int) -> tuple[bytes, 
     raw = msgspec.json.encode(fields) + b"\n"
     return encode_frame(
         KIND_HEADER,
-        digest=store_digest(header.store),
+        digest=digest_of(header),
         previous=0,
         epoch=epoch,
         first=sequence,
@@ -122,6 +123,8 @@ def parse_header(data: bytes, path: str) -> tuple[Header, Frame]:
                 "open it with a newer scopelog",
             )
         header = _decode(raw)
+        if isinstance(parse_frame(data, 0, 0, digest_of(header)), Fault):
+            raise BadPayload("its envelope carries the digest of another log")
     except (BadPayload, msgspec.MsgspecError) as error:
         raise CorruptLog(
             path=path, offset=0, sequence=0, reason="header", detail=f"its header is malformed ({error})"

@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 
 from .errors import HandleFenced, OpenFailed, StoreLocked, UnsupportedPlatform
-from .fs import File, FileSystem, Identity
+from .fs import File, FileSystem, Identity, write_all
 
 _ATTEMPTS: Final = 8
+_NOTE_BYTES: Final = 127
 _MAX_NOTE: Final = 512
 
 
@@ -68,11 +69,14 @@ class WriterLock:
         raise OpenFailed(f"{path} is replaced again and again", "find out who deletes and creates the session")
 
     def note(self, epoch: int) -> None:
-        """Name the owner in the file, for the refusal that others get. Not synced: it is a courtesy, no proof."""
+        """Name the owner in the file, for the refusal that others get, and the epoch, for the next owner."""
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        text = msgspec.json.encode(_Owner(os.getpid(), since, epoch)) + b"\n"
-        self._file.truncate(0)
-        self._file.pwrite(text, 0)
+        text = msgspec.json.encode(_Owner(os.getpid(), since, epoch)).ljust(_NOTE_BYTES) + b"\n"
+        write_all(self._file, text, 0)  # of fixed length, over the old one: never without an epoch in between
+
+    def sync(self) -> None:
+        """Make the noted epoch durable: before anything of an epoch is shown that no synced frame carries yet."""
+        self._file.sync()
 
     def check(self) -> None:
         """Raise :class:`HandleFenced` unless the path still names our lock file."""

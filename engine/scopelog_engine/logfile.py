@@ -21,7 +21,7 @@ from .codec import compress
 from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, WriteFailed
 from .frame import NO_MARK, encode_cover, encode_frame
 from .fs import File, FileSystem, read_all, write_all
-from .header import Header, encode_header, store_digest
+from .header import Header, digest_of, encode_header
 from .layout import (
     CLOSE_INDEX_BYTES,
     FRAME_TARGET_BYTES,
@@ -103,6 +103,7 @@ class LogFile:
         self.last_sequence = sequence
         self.durable_sequence = 0
         self.durable = 0
+        self.epoch_durable = False  # whether a synced frame carries this epoch
         self.poison: OSError | None = None
         self.counters = counters
         self.touched = False  # whether this process has appended or repaired
@@ -110,7 +111,7 @@ class LogFile:
         self._monotonic = monotonic
         self._sync_parents: Callable[[], None] | None = sync_parents
         self._by_rename = by_rename
-        self._digest = store_digest(header.store)
+        self._digest = digest_of(header)
         self._view: LogView | None = None
         self._previous = 0  # checksum of the last frame
         self._size = 0  # what the file's length must be: we are its only writer
@@ -180,12 +181,18 @@ class LogFile:
         """Whether every byte is known to be on disk."""
         return self.durable >= self.end
 
+    @property
+    def anchored(self) -> bool:
+        """Whether the log is in a file whose name is known to be on disk."""
+        return self._view is not None and self._sync_parents is None
+
     # --- append ---------------------------------------------------------------------------------
 
     def append(self, lines: list[Line], wall_ms: int, *, sync: bool) -> None:
         """Store the lines, one commit or window each, in order, and sync if asked. All of them or none.
 
-        Raises :class:`WriteFailed` (nothing is stored), :class:`OutcomeUnknown` (stored, but a sync failed),
+        Raises :class:`WriteFailed` (nothing is stored), :class:`OutcomeUnknown` (a sync failed: the bytes are in the
+        file, may or may not survive, and are not shown in this process),
         :class:`LogPoisoned`, :class:`HandleFenced`.
         """
         self.check()
@@ -215,7 +222,7 @@ class LogFile:
                 "nothing of this call was stored; make room or mend the disk and try again",
             ) from error
         except OutcomeUnknown:
-            self._adopt(tail, spans, notes, frames, lines, last_checksum, new_end)
+            tail.table.undo()  # the bytes stay, but not for this process: the log takes no more writes in it
             raise
         except BaseException:
             self._abandon(tail, old_end)
@@ -384,6 +391,7 @@ class LogFile:
             self.last_sequence = lines[-1].last
         if self.durable >= new_end:
             self.durable_sequence = self.last_sequence
+            self.epoch_durable = True
         self.counters.frames += len(spans)
         self.touched = True
         self.clean = False
@@ -443,7 +451,7 @@ class LogFile:
         self.check()
         if self._suspect:
             self._cut_back()
-        if self._view is not None and not self.synced:
+        if self._view is not None and not (self.synced and self.anchored):
             self.sync_to(self.end)
             self.durable_sequence = self.last_sequence
 

@@ -93,7 +93,7 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
     for car in sidecars.dead:
         car.log.handle.close()
         report.swept.append(car.log.path)
-        writer.doom(car.log.path, car.retired)
+        writer.doom(car.scope, car.log.path, car.retired)
     writer.sweep()
     if report:
         _log.warning(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from .durability import Durability
-from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed
+from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed, ReadFailed
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
 from .layout import MAIN_FILE, scope_file_sequence
@@ -41,6 +41,7 @@ class Reader:
         self._store = store
         self._views: dict[str, LogView] = {}
         self._surveys: dict[str, Survey] = {}
+        self._undecided: CorruptLog | None = None  # damage that hides which scopes are alive
         self.refresh()
 
     @property
@@ -54,10 +55,16 @@ class Reader:
             views: dict[str, LogView] = {}
             surveys: dict[str, Survey] = {}
             try:
-                if self._snapshot(views, surveys):
+                whole = self._snapshot(views, surveys)
+                if whole:
                     self.close()
                     self._views, self._surveys = views, surveys
                     return
+            except OSError as error:
+                _close(views)
+                raise ReadFailed(
+                    f"{self._directory} could not be read ({error})", "check the disk and its permissions"
+                ) from error
             except BaseException:
                 _close(views)
                 raise
@@ -91,7 +98,14 @@ class Reader:
                 continue
             lives.append((first, header.scope, held[name], found))
             views[f"{SESSION}\0{name}"] = held[name]
-        retired = views[SESSION].retired_since(min(first for first, *_ in lives)) if lives else {}
+        retired: dict[str, int] = {}
+        try:
+            if lives:
+                retired = views[SESSION].retired_since(min(first for first, *_ in lives))
+            self._undecided = None
+        except CorruptLog as error:  # main can still be read: up to the damage, and behind it by the tail
+            self._undecided = error
+            return True
         for first, scope, view, found in lives:
             if retired.get(scope, 0) <= first and scope not in views:
                 views[scope] = view
@@ -110,6 +124,11 @@ class Reader:
         views[key] = LogView.of_survey(handle, path, found)
         return found
 
+    def _view(self, scope: str) -> LogView | None:
+        if scope != SESSION and self._undecided is not None:
+            raise self._undecided.again() from self._undecided
+        return self._views.get(scope)
+
     # --- answers ----------------------------------------------------------------------------------
 
     def scopes(self) -> list[str]:
@@ -127,19 +146,19 @@ class Reader:
         stop_at_tag: str | None = None,
     ) -> list[Record]:
         """Elements of a list, as :meth:`Writer.read` gives them."""
-        view = self._views.get(scope)
+        view = self._view(scope)
         if view is None:
             return []
         above, below = bounds(cursor, descending)
         return page(view.elements(address, above=above, below=below, descending=descending), limit, stop_at_tag)
 
     def get(self, scope: str, address: Address) -> Record | None:
-        view = self._views.get(scope)
+        view = self._view(scope)
         record = view.get(address) if view is not None else None
         return None if record is None or record.code == DELETE else record
 
     def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
-        view = self._views.get(scope)
+        view = self._view(scope)
         found = view.scan(namespace, prefix) if view is not None else {}
         return [found[key] for key in sorted(found) if found[key].code != DELETE]
 

@@ -61,9 +61,9 @@ class ScopeState:
         "blocked",
         "deadline",
         "deferred",
+        "doubt",
         "failure",
         "gone",
-        "hidden",
         "joins",
         "level",
         "lists",
@@ -88,7 +88,7 @@ class ScopeState:
         self.deadline: float | None = None  # of the open window
         self.backoff = FIRST_BACKOFF
         self.failure: ScopelogError | None = None  # of a flush in the background: raised at the next call
-        self.hidden: set[int] = set()  # commits of unknown outcome: in the file, never shown
+        self.doubt: ScopelogError | None = None  # it may have been retired: refuses writes until reopened
         self.lists: list[Address] = []
         self.gone = False  # retired: look the scope up again
 

@@ -20,9 +20,11 @@ from .errors import (
     NoSuchSession,
     NotAStore,
     OpenFailed,
+    ReadFailed,
     ScopelogError,
     StoreLocked,
     UnsupportedPlatform,
+    WriteFailed,
 )
 from .fs import FileSystem, OsFileSystem, write_all
 from .header import KIND_MAIN, KIND_STORE, encode_header, new_header
@@ -63,7 +65,6 @@ class Store:
         self._sessions: dict[str, Writer] = {}
         self._deadlines: dict[Storing, float] = {}
         self._granted = 0
-        self._unsynced: list[str] = []  # directories to sync before the first main log counts as durable
         self._alarm = clock.alarm(self._on_alarm)
         self._gone: ScopelogError | None = None
         _stores.add(self)
@@ -87,21 +88,15 @@ class Store:
         fs = fs or OsFileSystem()
         where = os.path.abspath(os.fspath(path))
         try:
-            made = _make_dirs(fs, where) if create else []
-            identity = _read_identity(fs, where)
-            if identity is None:
-                identity = _create_store(fs, where, create)
-                made.append(where)
+            if create:
+                _make_dirs(fs, where)
+            identity = _read_identity(fs, where) or _create_store(fs, where, create)
         except OSError as error:
             raise OpenFailed(
                 f"the store {where} cannot be opened ({error})", "check the path and its permissions"
             ) from error
         store = cls(where, identity, fs, clock or SystemClock(), settings or Settings())
         if create:
-            # Nothing proves that an earlier process lived to sync what it made here.
-            if not store.sessions() and where not in made:
-                made.append(os.path.dirname(where))
-            store._unsynced = [*dict.fromkeys([where, *made])]
             store._sweep_trash()
         return store
 
@@ -111,7 +106,13 @@ class Store:
         """Ids of all sessions that have a main log, sorted. Reads names; a header only where a name is a digest."""
         self._check()
         ids: list[str] = []
-        for name in self.fs.list_dir(self.path):
+        try:
+            names = self.fs.list_dir(self.path)
+        except OSError as error:
+            raise ReadFailed(
+                f"{self.path} could not be listed ({error})", "check the disk and its permissions"
+            ) from error
+        for name in names:
             if not name.endswith(SESSION_SUFFIX) or not self.fs.exists(os.path.join(self.path, name, MAIN_FILE)):
                 continue
             session = session_id_of_dir(name)
@@ -167,6 +168,16 @@ class Store:
         directory = self.directory(session)
         if not self.fs.exists(os.path.join(directory, MAIN_FILE)):
             raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions")
+        try:
+            self._delete(directory)
+        except OSError as error:
+            raise WriteFailed(
+                f"the session {session!r} could not be deleted ({error})",
+                "mend the disk and delete it again; if it is gone from the list, its files are swept at the next open",
+            ) from error
+        _log.info("session deleted: %s", directory)
+
+    def _delete(self, directory: str) -> None:
         lock = WriterLock.acquire(self.fs, os.path.join(directory, LOCK_FILE))
         try:
             trash = os.path.join(self.path, TRASH_DIR)
@@ -179,13 +190,15 @@ class Store:
             self._empty(grave)
         finally:
             lock.release()
-        _log.info("session deleted: %s", directory)
 
     def _sweep_trash(self) -> None:
         trash = os.path.join(self.path, TRASH_DIR)
-        if self.fs.exists(trash):
+        if self.fs.is_dir(trash):
             for name in self.fs.list_dir(trash):
-                self._empty(os.path.join(trash, name))
+                try:
+                    self._empty(os.path.join(trash, name))
+                except OSError as error:
+                    _log.warning("%s could not be removed: %s; it will be tried again", name, error)
 
     def _empty(self, directory: str) -> None:
         """Remove a directory and its files. Somebody else may be doing the same."""
@@ -235,15 +248,7 @@ class Store:
 
     def sync_names(self, directory: str) -> None:
         self.fs.sync_dir(directory)
-        with self._lock:
-            names, self._unsynced = [self.path, *(n for n in self._unsynced if n != self.path)], []
-        try:
-            for name in names:
-                self.fs.sync_dir(name)
-        except OSError:
-            with self._lock:
-                self._unsynced = [*dict.fromkeys([*names, *self._unsynced])]
-            raise
+        self.fs.sync_dir(self.path)
 
     def forget(self, session: Storing) -> None:
         with self._lock:
@@ -305,8 +310,8 @@ class Store:
                 _log.error("%s: staged elements could not be stored before the interpreter's end", writer.directory)
 
 
-def _make_dirs(fs: FileSystem, where: str) -> list[str]:
-    """Create ``where`` and missing parents; returns the directories whose entries changed."""
+def _make_dirs(fs: FileSystem, where: str) -> None:
+    """Create ``where`` and missing parents, each made durable before anything is put into it."""
     missing: list[str] = []
     at = where
     while not fs.is_dir(at):
@@ -318,7 +323,8 @@ def _make_dirs(fs: FileSystem, where: str) -> list[str]:
         except FileExistsError:  # another process was quicker
             if not fs.is_dir(directory):
                 raise
-    return [os.path.dirname(directory) for directory in missing]
+        if directory != where:
+            fs.sync_dir(os.path.dirname(directory))
 
 
 def _read_identity(fs: FileSystem, where: str) -> str | None:
@@ -337,13 +343,18 @@ def _read_identity(fs: FileSystem, where: str) -> str | None:
 
 
 def _create_store(fs: FileSystem, where: str, create: bool) -> str:
-    """Name the store: temp, sync, rename. The directory is synced with the first session's. Returns the id."""
+    """Name the store: temp, sync, rename. Returns the id.
+
+    The store's own entry in its parent is synced first, whoever made it; its content with the first session's.
+    """
     temp = STORE_FILE + TEMP_SUFFIX
     names = fs.list_dir(where) if fs.is_dir(where) else []
-    others = [name for name in names if name != temp]
+    others = [n for n in names if n not in (temp, TRASH_DIR) and not n.endswith(SESSION_SUFFIX)]
     if others or not create:
         what = f"it holds {others[0]!r} but no {STORE_FILE}" if others else f"there is no {STORE_FILE}"
         raise NotAStore(f"{where} is not a scopelog store: {what}", "name the store's directory, or an empty one")
+    identity = _identity_of_sessions(fs, where, names) or secrets.token_hex(16)
+    fs.sync_dir(os.path.dirname(where))
     path = os.path.join(where, temp)
     file = fs.open_or_create(path)
     try:
@@ -353,7 +364,6 @@ def _create_store(fs: FileSystem, where: str, create: bool) -> str:
         if made is not None:
             fs.unlink(path)
             return made
-        identity = secrets.token_hex(16)
         data, _ = encode_header(new_header(KIND_STORE, identity), epoch=0, sequence=0)
         file.truncate(0)
         write_all(file, data, 0)
@@ -362,6 +372,23 @@ def _create_store(fs: FileSystem, where: str, create: bool) -> str:
     finally:
         file.close()
     return identity
+
+
+def _identity_of_sessions(fs: FileSystem, where: str, names: list[str]) -> str | None:
+    """What the sessions of a store without its store file call it: a power cut may have spared them and not that."""
+    found: set[str] = set()
+    for name in names:
+        path = os.path.join(where, name, MAIN_FILE)
+        if not name.endswith(SESSION_SUFFIX) or not fs.exists(path):
+            continue
+        file = fs.open_readonly(path)
+        try:
+            found.add(read_header(file, path)[0].store)
+        finally:
+            file.close()
+    if len(found) > 1:
+        raise NotAStore(f"{where} has no {STORE_FILE} and its sessions name several stores", f"bring {STORE_FILE} back")
+    return found.pop() if found else None
 
 
 def _after_fork() -> None:

@@ -136,6 +136,7 @@ class Storing:
         self._quota = 0  # reserved of the store's bound
         self._doomed: list[tuple[str, int]] = []  # sidecars to unlink once main is durable up to the sequence
         self._undurable: dict[str, int] = {}  # retirements that main has not synced yet
+        self._epoch_proved = False
         self._batches = 0
         self._failures = 0
 
@@ -291,12 +292,14 @@ class Storing:
             self._writer_lock.check()
             if lines:
                 log = log or self._new_log(state, lines[0].first)
-                log.append(lines, self._env.clock.wall_ms(), sync=work.sync)
-            elif work.sync and log is not None and log.born:
-                log.sync()
+            if work.sync and state is not self._main and log is not None:
+                self._anchor(log)
+            if log is not None:
+                if lines:
+                    log.append(lines, self._env.clock.wall_ms(), sync=work.sync)
+                elif work.sync:
+                    log.sync()
             return Outcome(log, kept, failed_join, None, True)
-        except OutcomeUnknown as failure:
-            return Outcome(log, kept, failed_join, failure, True)
         except ScopelogError as failure:
             return Outcome(log, kept, failed_join, failure, False)
         except OSError as failure:
@@ -313,6 +316,12 @@ class Storing:
                 self._settle(work, Outcome(log, kept, failed_join, None if stored else interrupted, stored))
             raise
 
+    def _anchor(self, log: LogFile) -> None:
+        """Before a sidecar counts as durable, what it builds on in main must be: its file, and a retirement before."""
+        main = self._main.log
+        if main is not None and not (main.anchored and log.header.after <= main.durable_sequence):
+            main.sync()
+
     def _new_log(self, state: ScopeState, first: int) -> LogFile:
         """The scope's log, to be created by its first append. A sidecar needs its session's main log before it."""
         env = self._env
@@ -321,9 +330,14 @@ class Storing:
         if not main:
             if self._main.log is None:
                 born = self._new_log(self._main, 0)
-                born.append([], env.clock.wall_ms(), sync=True)
-                self._main.log = born
-            base = self._main.log.durable_sequence
+                try:
+                    born.append([], env.clock.wall_ms(), sync=True)
+                finally:
+                    if born.born:
+                        self._main.log = born
+                base = born.durable_sequence
+            else:
+                base = self._main.log.durable_sequence
         header = new_header(
             KIND_MAIN if main else KIND_SCOPE,
             env.identity,
@@ -369,10 +383,7 @@ class Storing:
             state.backoff = FIRST_BACKOFF
         else:
             self._failures += 1
-            if stored:  # a sync failed: what was a commit is of unknown outcome and is not shown
-                for commit in work.commits:
-                    state.hidden.update(write[0] for write in commit.writes)
-            elif kept:
+            if kept and not stored:
                 self._retry_later(state)
             if isinstance(error, HandleFenced):
                 self._end(error)
@@ -382,7 +393,7 @@ class Storing:
             state.fail(failed_join)
         for commit in work.commits:
             if commit.retires:
-                self._end_retirement(commit, stored and error is None)
+                self._end_retirement(commit, stored, error if isinstance(error, OutcomeUnknown) else None)
         for ticket in work.tickets:
             ticket.error = error
             ticket.done = True
@@ -434,7 +445,7 @@ class Storing:
         del state.pending[cut:]
         state.deadline = None
 
-    def _end_retirement(self, commit: Commit, stored: bool) -> None:
+    def _end_retirement(self, commit: Commit, stored: bool, unknown: OutcomeUnknown | None = None) -> None:
         main = self._main.log
         durable = main is not None and main.durable_sequence >= commit.target
         if durable:
@@ -446,10 +457,12 @@ class Storing:
             if state is None or state.retiring == 0:
                 continue
             state.retiring -= 1
+            if unknown is not None:
+                state.doubt = unknown
             if stored:
                 self._drop(state, commit.target)
             elif state.retiring == 0:
-                state.blocked = state.failure is not None  # an append looks again, and finds what else there is
+                state.blocked = True  # an append looks again, and finds what else there is
                 state.pending += state.aside
                 deferred = state.deferred
                 state.aside, state.deferred = [], []

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from .errors import CorruptLog
 from .frame import Fault, Frame, encode_cover
 from .fs import File
-from .header import Header, parse_header, store_digest
+from .header import Header, digest_of, parse_header
 from .layout import FRAME_OVERHEAD_BYTES, KIND_CLOSE, KIND_INDEX, MAX_HEADER_BYTES, SKIPPABLE_HEADER
 from .scan import Walk, fetch, is_zero, search, search_index_backwards
 from .stretch import Span
@@ -71,7 +71,7 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
     durable mark, so that the cost does not grow with history. Raises :class:`CorruptLog` for a bad header.
     """
     header, first = read_header(file, path)
-    digest = store_digest(header.store)
+    digest = digest_of(header)
     cap = frame_cap(header)
     size = file.size()
     for start in _starts(file, path, first, size, digest, cap, whole):

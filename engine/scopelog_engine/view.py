@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
@@ -12,7 +12,7 @@ from .codec import BadPayload, decompress
 from .errors import CorruptLog, HandleClosed
 from .frame import Fault, Frame, Short, parse_frame
 from .fs import File
-from .header import Header, store_digest
+from .header import Header, digest_of
 from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
 from .lines import APPEND, DELETE, SET, Address, BadLine, Record, decode_lines
 from .scan import Walk, fetch, frame_at
@@ -65,7 +65,7 @@ class LogView:
         self.handle = handle
         self.path = path
         self.header = header
-        self.digest = store_digest(header.store)
+        self.digest = digest_of(header)
         self.cap = frame_cap(header)
         self.end = end
         self._survey: Survey | None = None
@@ -209,21 +209,12 @@ class LogView:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def get(self, address: Address, hidden: Container[int] = ()) -> Record | None:
+    def get(self, address: Address) -> Record | None:
         """The latest write (SET or DELETE) of a value, or None if there is none."""
         for summary in self.stretches():
             entry = summary.values.get(address)
-            if entry is None:
-                continue
-            span = summary.spans[entry.frame]
-            found = self._value(span, summary, address, entry.sequence)
-            if found.sequence not in hidden:
-                return found
-            older = [
-                r for batch in self.batches(summary) for r in batch if r.address == address and r.sequence not in hidden
-            ]
-            if older:
-                return older[-1]
+            if entry is not None:
+                return self._value(summary.spans[entry.frame], summary, address, entry.sequence)
         return None
 
     def _value(self, span: Span, summary: Summary, address: Address, sequence: int) -> Record:
@@ -233,21 +224,14 @@ class LogView:
         detail = "the value its index frame speaks of is not there"
         raise self._corrupt(span.offset, sequence - 1, detail, "content")
 
-    def scan(self, namespace: str, prefix: str, hidden: Container[int] = ()) -> dict[str, Record]:
+    def scan(self, namespace: str, prefix: str) -> dict[str, Record]:
         """The latest write of every value of ``namespace`` whose key starts with ``prefix``, deletions included."""
         found: dict[str, Record] = {}
         for summary in self.stretches():
             for address, entry in summary.values.items():
-                if address.namespace != namespace or not address.key.startswith(prefix) or address.key in found:
-                    continue
-                span = summary.spans[entry.frame]
-                record: Record | None
-                if entry.sequence in hidden:
-                    record = self.get(address, hidden)
-                else:
-                    record = self._value(span, summary, address, entry.sequence)
-                if record is not None:
-                    found[address.key] = record
+                if address.namespace == namespace and address.key.startswith(prefix) and address.key not in found:
+                    span = summary.spans[entry.frame]
+                    found[address.key] = self._value(span, summary, address, entry.sequence)
         return found
 
     def retired_since(self, sequence: int) -> dict[str, int]:

@@ -21,6 +21,7 @@ from .errors import (
     HandleForked,
     InvalidInput,
     LimitExceeded,
+    LogPoisoned,
     ScopelogError,
     WriteFailed,
 )
@@ -66,9 +67,12 @@ class Writer(Storing):
             state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
         state.log = log
 
-    def doom(self, path: str, boundary: int) -> None:
+    def doom(self, scope: str, path: str, boundary: int) -> None:
         """Unlink a dead sidecar once its retirement is durable."""
         self._doomed.append((path, boundary))
+        main = self._main.log
+        if main is None or boundary > main.durable_sequence:
+            self._undurable[scope] = boundary
 
     def sweep(self) -> None:
         """Unlink what recovery has doomed, as far as its retirement is durable."""
@@ -116,6 +120,7 @@ class Writer(Storing):
                 continue
             self._raise_failure(owner)
             self._refuse_poisoned(owner)
+            self._prove_epoch()
             owner.blocked = False
             if self._sequence >= MAX_SEQUENCE:
                 raise LimitExceeded("the session has used up its sequences", "start a new session")
@@ -238,11 +243,11 @@ class Writer(Storing):
             if state is not None:
                 self._seal(state, address)
                 staged = [e for e in state.pending if not isinstance(e, Commit) and e[1] == address]
-            view, hidden = self._snapshot(state)
+            view = self._snapshot(state)
         above, below = bounds(cursor, descending)
         fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
         try:
-            return page(_merge(view, address, fresh, above, below, descending, hidden), limit, stop_at_tag)
+            return page(_merge(view, address, fresh, above, below, descending), limit, stop_at_tag)
         finally:
             if view is not None:
                 view.handle.__exit__()
@@ -250,11 +255,11 @@ class Writer(Storing):
     def get(self, scope: str, address: Address) -> Record | None:
         """The latest write of a value if it is no delete, else None."""
         with self._lock:
-            view, hidden = self._snapshot(self._readable(scope))
+            view = self._snapshot(self._readable(scope))
         if view is None:
             return None
         try:
-            record = view.get(address, hidden)
+            record = view.get(address)
         finally:
             view.handle.__exit__()
         return None if record is None or record.code == DELETE else record
@@ -262,11 +267,11 @@ class Writer(Storing):
     def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
         """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
         with self._lock:
-            view, hidden = self._snapshot(self._readable(scope))
+            view = self._snapshot(self._readable(scope))
         if view is None:
             return []
         try:
-            found = view.scan(namespace, prefix, hidden)
+            found = view.scan(namespace, prefix)
         finally:
             view.handle.__exit__()
         return [found[key] for key in sorted(found) if found[key].code != DELETE]
@@ -293,13 +298,13 @@ class Writer(Storing):
         if failure is not None:
             state.fail(failure)
 
-    def _snapshot(self, state: ScopeState | None) -> tuple[LogView | None, frozenset[int]]:
+    def _snapshot(self, state: ScopeState | None) -> LogView | None:
         """A frozen view, entered; the caller leaves it."""
         if state is None or state.log is None or not state.log.born:
-            return None, frozenset()
+            return None
         view = state.log.view.snapshot()
         view.handle.__enter__()
-        return view, frozenset(state.hidden)
+        return view
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -343,7 +348,7 @@ class Writer(Storing):
     def view_of(self, scope: str) -> LogView | None:
         """A frozen view for a long read without the lock; leave it with ``view.handle.__exit__()``."""
         with self._lock:
-            return self._snapshot(self._readable(scope))[0]
+            return self._snapshot(self._readable(scope))
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -454,6 +459,24 @@ class Writer(Storing):
     def _refuse_poisoned(state: ScopeState) -> None:
         if state.log is not None and state.log.poison is not None:
             state.log.check()
+        if state.doubt is not None:
+            raise LogPoisoned(
+                f"the scope {state.scope!r} may have been retired: the sync of that commit failed",
+                "close the session and open it again: then its fate is known",
+            ) from state.doubt
+
+    def _prove_epoch(self) -> None:
+        """Before an element is shown that no synced frame of this epoch precedes: a lost epoch must not come again."""
+        main = self._main.log
+        if self._epoch_proved or (main is not None and main.epoch_durable):
+            return
+        try:
+            self._writer_lock.sync()
+        except OSError as error:
+            raise WriteFailed(
+                f"the epoch could not be noted in {self._writer_lock.path} ({error})", "try again"
+            ) from error
+        self._epoch_proved = True
 
 
 def _merge(
@@ -463,14 +486,11 @@ def _merge(
     above: int,
     below: int,
     descending: bool,
-    hidden: frozenset[int],
 ) -> Iterator[Record]:
     """Stored elements and staged ones, which are always younger."""
     if descending:
         yield from reversed(fresh)
     if view is not None:
-        for record in view.elements(address, above=above, below=below, descending=descending):
-            if record.sequence not in hidden:
-                yield record
+        yield from view.elements(address, above=above, below=below, descending=descending)
     if not descending:
         yield from fresh
