@@ -195,6 +195,13 @@ class Reader:
         """Bytes of log that each living scope takes, preallocated space left out."""
         return {scope: found.end for scope, found in self._surveys.items()}
 
+    def unread_bytes(self) -> int:
+        """Bytes behind the ends so far that are neither whole frames nor covered space.
+
+        A writer at work leaves some for an instant; else they are a torn tail or damage: ``check`` can tell.
+        """
+        return sum(found.size - found.end for found in self._surveys.values() if not found.covered)
+
     def close(self) -> None:
         _close(self._views)
         self._views, self._surveys = {}, {}

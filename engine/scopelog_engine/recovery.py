@@ -111,7 +111,7 @@ def _mend(fs: FileSystem, file: File, path: str, found: Survey, report: Recovery
     report.torn.append(
         TornTail(path, found.end, length, found.last.last, kept, reason, corrupt=found.verdict == CORRUPT)
     )
-    _log.warning("%s: %d bytes cut from offset %d on (%s), kept in %s", path, length, found.end, reason, kept)
+    _log.info("%s: %d bytes cut from offset %d on (%s), kept in %s", path, length, found.end, reason, kept)
     return True
 
 
@@ -251,4 +251,4 @@ def _set_aside(fs: FileSystem, path: str, reason: str, report: Recovery) -> None
         kept = f"{path}.{number}{ASIDE_SUFFIX}"
     fs.rename(path, kept)
     report.set_aside.append(SetAside(path, kept, reason))
-    _log.warning("%s set aside as %s: %s", path, kept, reason)
+    _log.info("%s set aside as %s: %s", path, kept, reason)

@@ -260,11 +260,16 @@ class SessionReader:
         return self._reader.durable_sequence(scope.id, durability)
 
     def stats(self) -> dict[str, int]:
-        """Size and position as plain data: bytes of log, living scopes, last sequence, creation time in ms."""
+        """Size and position as plain data: bytes of log, living scopes, last sequence, creation time in ms.
+
+        ``unread_bytes``: bytes behind the last whole frames that are no frames: 0, but for an instant under a writer
+        at work; else a torn tail or damage, which :meth:`Store.check` tells apart.
+        """
         sizes = self._reader.sizes()
         return {
             "log_bytes": sum(sizes.values()),
             "main_bytes": sizes[SESSION.id],
+            "unread_bytes": self._reader.unread_bytes(),
             "scopes_alive": len(sizes) - 1,
             "last_seq": max(self._reader.last_sequence(scope) for scope in sizes),
             "epoch": self._reader.epoch,
