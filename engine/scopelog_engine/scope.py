@@ -29,11 +29,12 @@ state, and a private copy of the element where the list has a coalescer."""
 class Ticket:
     """Something to be stored by whoever leads: everything of its scope up to ``target``."""
 
-    __slots__ = ("done", "error", "level", "target")
+    __slots__ = ("done", "error", "level", "taken", "target")
 
     def __init__(self, target: int, level: Durability) -> None:
         self.target = target
         self.level = level
+        self.taken = False  # a leader has begun with it
         self.done = False
         self.error: ScopelogError | None = None
 
@@ -41,13 +42,15 @@ class Ticket:
 class Commit(Ticket):
     """A commit waiting among the staged elements of its scope."""
 
-    __slots__ = ("retires", "writes")
+    __slots__ = ("held", "retires", "writes")
 
     def __init__(self, writes: list[Write], level: Durability, retires: list[str]) -> None:
         self.target = writes[-1][0]  # Ticket's own fields, spelled out: a call less
         self.level = level
+        self.taken = False
         self.done = False
         self.error = None
+        self.held: list[ScopeState] = []  # scopes that wait for this commit's outcome
         self.writes = writes
         self.retires = retires
 

@@ -195,7 +195,8 @@ class Storing:
                     tickets.append((state, ticket))
             if tickets:
                 self._flush_in_background(tickets)
-            return min((s.deadline for s in self._scopes.values() if s.deadline is not None), default=None)
+            waiting = [s.deadline for s in self._scopes.values() if s.deadline is not None and not s.retiring]
+            return min(waiting, default=None)
 
     def _flush_in_background(self, tickets: list[tuple[ScopeState, Ticket]]) -> None:
         for _, ticket in tickets:
@@ -246,7 +247,10 @@ class Storing:
             for item in work:  # interrupted before they were settled: they stay asked for
                 for ticket in item.tickets:
                     if not ticket.done and not item.state.gone:
+                        ticket.taken = False
                         self._ask(item.state, ticket)
+                if item.state.pending and item.state.deadline is None and not item.state.retiring:
+                    self._open_window(item.state)
             raise
         finally:
             self._busy = False
@@ -263,6 +267,7 @@ class Storing:
         sync = False
         commits: list[Commit] = []
         for ticket in tickets:
+            ticket.taken = True
             target = max(target, ticket.target)
             sync = sync or ticket.level is Durability.POWER
             if isinstance(ticket, Commit):
@@ -419,23 +424,26 @@ class Storing:
 
     def _withdraw(self, state: ScopeState, commit: Commit) -> None:
         """The committing thread leaves with an exception: a commit that nobody has begun must not happen."""
-        if commit.done or commit not in state.tickets:
+        if commit.done or commit.taken:
             return  # settled, or in the hands of a leader, who settles it
-        state.tickets.remove(commit)
-        state.pending.remove(commit)
+        if commit in state.tickets:
+            state.tickets.remove(commit)
+        if commit in state.pending:
+            state.pending.remove(commit)
         if commit.retires:
             self._end_retirement(commit, False)
         self._tell()
 
     # --- retirement -------------------------------------------------------------------------------
 
-    def _set_aside(self, scope: str) -> None:
+    def _set_aside(self, commit: Commit, scope: str) -> None:
         """A retirement was admitted: what waits in the scope's window is held back until its outcome is known."""
         state = self._scopes.get(scope)
         if state is None:
             return
         state.retiring += 1
         state.blocked = True
+        commit.held.append(state)
         if self._busy:
             return  # a leader may be storing part of it; what it stores is dropped with the rest
         cut = len(state.pending)
@@ -453,14 +461,13 @@ class Storing:
         for scope in dict.fromkeys(commit.retires):
             if stored and not durable:
                 self._undurable[scope] = commit.target
-            state = self._scopes.get(scope)
-            if state is None or state.retiring == 0:
-                continue
+        for state in commit.held:
             state.retiring -= 1
             if unknown is not None:
                 state.doubt = unknown
             if stored:
-                self._drop(state, commit.target)
+                if not state.gone:
+                    self._drop(state, commit.target)
             elif state.retiring == 0:
                 state.blocked = True  # an append looks again, and finds what else there is
                 state.pending += state.aside
@@ -468,8 +475,9 @@ class Storing:
                 state.aside, state.deferred = [], []
                 for ticket in deferred:
                     self._ask(state, ticket)
-                if state.pending and state.deadline is None:
+                if state.pending:
                     self._open_window(state)
+        commit.held = []
 
     def _drop(self, state: ScopeState, boundary: int) -> None:
         """The scope's life is over: nothing of it is shown from here on, whatever happens to its file."""

@@ -8,11 +8,10 @@ synced: a torn tail. Source: storage contract 6.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from .errors import CorruptLog
-from .frame import Fault, Frame, encode_cover
+from .frame import NO_MARK, Fault, Frame, encode_cover
 from .fs import File
 from .header import Header, digest_of, parse_header
 from .layout import FRAME_OVERHEAD_BYTES, KIND_CLOSE, KIND_INDEX, MAX_HEADER_BYTES, SKIPPABLE_HEADER
@@ -74,29 +73,8 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
     digest = digest_of(header)
     cap = frame_cap(header)
     size = file.size()
-    for start in _starts(file, path, first, size, digest, cap, whole):
-        walk = Walk(file, path, start.end, start, size, digest, cap)
-        index = start if start.kind == KIND_INDEX else None
-        spans: list[Span] = []
-        mark = start.mark
-        at = start.end
-        unmarked = deque([(start.end, start.last)])
-        marked_sequence = 0
-        for frame, _ in walk:
-            if frame.offset > at:
-                spans.append(Span(at, frame.offset - at, 0, 0))  # foreign skippable frames
-            at = frame.end
-            mark = max(mark, frame.mark)
-            unmarked.append((frame.end, frame.last))
-            while unmarked and unmarked[0][0] <= mark:
-                marked_sequence = unmarked.popleft()[1]
-            if frame.kind == KIND_INDEX:
-                index = frame
-                spans = []
-            else:
-                spans.append(Span(frame.offset, frame.length, frame.first, frame.last))
-        if start is first or start.end <= mark:
-            break
+    run = _follow(file, path, first, size, digest, cap, whole)
+    walk, mark = run.walk, run.mark
     last = walk.last or first
     clean = last.kind == KIND_CLOSE
     high, epoch = last.last, last.epoch
@@ -121,10 +99,10 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
         size,
         walk.offset,
         last,
-        index,
-        spans,
+        run.index,
+        run.spans,
         max(mark, 0),
-        marked_sequence,
+        run.marked_sequence,
         clean,
         verdict,
         walk.fault,
@@ -134,11 +112,46 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
     )
 
 
-def _starts(file: File, path: str, first: Frame, size: int, digest: int, cap: int, whole: bool) -> Iterator[Frame]:
-    """Candidates to follow the chain from: index frames, newest first, then the header."""
-    if not whole:
-        yield from search_index_backwards(file, path, first.end, size, digest, cap)
-    yield first
+def _follow(file: File, path: str, first: Frame, size: int, digest: int, cap: int, whole: bool) -> _Run:
+    """The chain's end, from the newest index frame that ends at or below the highest mark behind it, or the header."""
+    proved: int | None = None
+    for start in () if whole else search_index_backwards(file, path, first.end, size, digest, cap):
+        if proved is not None and start.end > proved:
+            continue
+        run = _Run(file, path, start, size, digest, cap)
+        if start.end <= run.mark:
+            return run
+        if run.mark == NO_MARK:
+            break  # nothing in the file was ever proved
+        proved = run.mark
+    return _Run(file, path, first, size, digest, cap)
+
+
+class _Run:
+    """The chain followed from one frame to its end."""
+
+    def __init__(self, file: File, path: str, start: Frame, size: int, digest: int, cap: int) -> None:
+        self.start = start
+        self.walk = Walk(file, path, start.end, start, size, digest, cap)
+        self.mark = start.mark
+        self.index = start if start.kind == KIND_INDEX else None
+        self.spans: list[Span] = []  # behind the newest index frame
+        self.marked_sequence = 0
+        unmarked = deque([(start.end, start.last)])
+        at = start.end
+        for frame, _ in self.walk:
+            self.mark = max(self.mark, frame.mark)
+            unmarked.append((frame.end, frame.last))
+            while unmarked and unmarked[0][0] <= self.mark:
+                self.marked_sequence = unmarked.popleft()[1]
+            if frame.offset > at:
+                self.spans.append(Span(at, frame.offset - at, 0, 0))  # foreign skippable frames
+            at = frame.end
+            if frame.kind == KIND_INDEX:
+                self.index = frame
+                self.spans = []
+            else:
+                self.spans.append(Span(frame.offset, frame.length, frame.first, frame.last))
 
 
 def _cover_reaches(file: File, path: str, offset: int, size: int) -> bool:

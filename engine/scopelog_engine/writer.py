@@ -185,12 +185,12 @@ class Writer(Storing):
                 writes.append((sequence, change[0], change[1], body, change[3]))
             commit = Commit(writes, owner.level if level is None or level < owner.level else level, retires)
             self._sequence = last
-            owner.pending.append(commit)
-            self._ask(owner, commit)
-            if retires:
-                for retired in dict.fromkeys(retires):
-                    self._set_aside(retired)
             try:
+                owner.pending.append(commit)
+                self._ask(owner, commit)
+                if retires:
+                    for retired in dict.fromkeys(retires):
+                        self._set_aside(commit, retired)
                 self._run(commit)
             except BaseException:
                 self._withdraw(owner, commit)
