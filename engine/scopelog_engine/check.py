@@ -90,6 +90,8 @@ def check_store(store: Checked, session: str | None = None) -> list[Finding]:
             findings += _check_session(store, directory)
         except FileNotFoundError:
             continue  # deleted meanwhile
+        except OSError as error:
+            findings.append(Finding(DAMAGE, directory, 0, 0, "read", f"it cannot be read ({error})"))
     return findings
 
 
@@ -171,6 +173,9 @@ class _Session:
             handle = Handle(self._fs.open_readonly(path))
         except FileNotFoundError:
             return  # retired meanwhile
+        except OSError as error:
+            self._add(DAMAGE, path, 0, 0, "read", f"it cannot be opened ({error})")
+            return
         keep = False
         try:
             header, first = read_header(handle.file, path)

@@ -34,6 +34,7 @@ _FIXED: Final = struct.Struct("<BHI")  # version, digest, previous checksum
 _MIN_ENVELOPE: Final = SKIPPABLE_HEADER + _FIXED.size + 7 + 4
 MAX_ENVELOPE: Final = SKIPPABLE_HEADER + _FIXED.size + 7 * 10 + 4
 NO_MARK: Final = -1
+_ONE_BYTE: Final = [bytes((n,)) for n in range(128)]
 
 
 class Fault(Enum):
@@ -71,6 +72,20 @@ class Frame(NamedTuple):
         return self.offset + self.length
 
 
+def varint(number: int) -> bytes:
+    """LEB128 of a non-negative integer."""
+    if number < 128:
+        return _ONE_BYTE[number]
+    if number < 16384:
+        return bytes((number & 127 | 128, number >> 7))
+    out = bytearray()
+    while number >= 128:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
 def encode_frame(
     kind: int,
     *,
@@ -90,21 +105,18 @@ def encode_frame(
     ``mark`` must not exceed ``offset`` (a mark never names bytes of its own frame).
     """
     delta = raw_length - len(payload)
-    numbers = (
-        epoch,
-        first,
-        last - first,
-        commits,
-        len(payload),
-        delta * 2 if delta >= 0 else -delta * 2 - 1,
-        0 if mark < 0 else offset - mark + 1,
+    fields = b"".join(
+        (
+            _FIXED.pack(ENVELOPE_VERSION, digest, previous),
+            varint(epoch),
+            varint(first),
+            varint(last - first),
+            varint(commits),
+            varint(len(payload)),
+            varint(delta * 2 if delta >= 0 else -delta * 2 - 1),
+            varint(0 if mark < 0 else offset - mark + 1),
+        )
     )
-    fields = bytearray(_FIXED.pack(ENVELOPE_VERSION, digest, previous))
-    for number in numbers:
-        while number >= 128:
-            fields.append(number & 127 | 128)
-            number >>= 7
-        fields.append(number)
     inside = payload_is_inside(kind)
     size = len(fields) + 4 + (len(payload) if inside else 0)
     head = bytes((kind,)) + MAGIC_TAIL + size.to_bytes(4, "little") + fields

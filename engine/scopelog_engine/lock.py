@@ -92,6 +92,6 @@ class WriterLock:
 
 def _read_owner(file: File) -> _Owner:
     try:
-        return msgspec.json.decode(file.pread(_MAX_NOTE, 0), type=_Owner)
+        return msgspec.json.decode(file.pread(_MAX_NOTE, 0).partition(b"\n")[0], type=_Owner)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return _Owner()

@@ -15,7 +15,6 @@ import errno
 import logging
 from collections.abc import Callable, Iterator
 from typing import Final
-from zlib import crc32
 
 from .codec import compress
 from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, WriteFailed
@@ -201,7 +200,7 @@ class LogFile:
         old_end = self.end
         tail, prefix = self._open_stretch()
         try:
-            frames, spans, notes, last_checksum = self._encode(tail, prefix, lines, wall_ms)
+            frames, spans, notes, last_checksum = self._encode(tail, prefix, lines, wall_ms, sync)
         except BaseException:
             tail.table.undo()
             raise
@@ -247,7 +246,7 @@ class LogFile:
         if self._view is None:
             head, self._previous = encode_header(self.header, epoch=self.epoch, sequence=self.last_sequence)
             return Tail(len(head), 0), head
-        tail = self._view.tail
+        tail = self._view.growing_tail
         if tail.length < STRETCH_BYTES:
             return tail, b""
         index, self._index_checksum = self._index_frame(tail)
@@ -271,7 +270,7 @@ class LogFile:
         )
 
     def _encode(
-        self, tail: Tail, prefix: bytes, lines: list[Line], wall_ms: int
+        self, tail: Tail, prefix: bytes, lines: list[Line], wall_ms: int, sync: bool
     ) -> tuple[list[bytes], list[Span], list[list[Note]], int]:
         frames = [prefix]
         spans: list[Span] = []
@@ -293,7 +292,7 @@ class LogFile:
                 last=last,
                 commits=len(raw),
                 raw_length=len(text),
-                payload=compress(text),
+                payload=compress(text, waiting=sync),
                 mark=self.durable or NO_MARK,
                 offset=offset,
             )
@@ -382,8 +381,7 @@ class LogFile:
     ) -> None:
         self._adopting = True
         for span, frame_notes, frame in zip(spans, notes, frames[1:], strict=True):
-            tail.add(span, frame_notes)
-            tail.crc = crc32(frame, tail.crc)
+            tail.defer(span, frame_notes, frame)
         view = self.view
         view.tail = tail
         self._previous = checksum

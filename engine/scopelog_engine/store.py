@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import Final
 
+from .check import Finding, check_store
 from .clock import Clock, SystemClock
 from .errors import (
     CorruptLog,
@@ -190,6 +191,11 @@ class Store:
             self._empty(grave)
         finally:
             lock.release()
+
+    def check(self, session: str | None = None) -> list[Finding]:
+        """See :func:`check.check_store`."""
+        self._check()
+        return check_store(self, None if session is None else check_id("session", session))
 
     def _sweep_trash(self) -> None:
         trash = os.path.join(self.path, TRASH_DIR)

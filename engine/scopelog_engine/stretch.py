@@ -8,6 +8,7 @@ the end, and ``check`` verifies a stretch without decoding it.
 from __future__ import annotations
 
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -91,12 +92,13 @@ def note_of(record: Record) -> Note:
 class Tail(Summary):
     """The open stretch at the end of a log: grows with each frame, until it is closed by an index frame."""
 
-    __slots__ = ("crc", "table")
+    __slots__ = ("_fresh", "crc", "table")
 
     def __init__(self, start: int, previous: int) -> None:
         super().__init__(start, previous)
         self.table = AddressTable()
         self.crc = 0
+        self._fresh: list[tuple[Span, list[Note]]] = []  # deferred
 
     @property
     def length(self) -> int:
@@ -131,6 +133,7 @@ class Tail(Summary):
 
     def index_body(self) -> bytes:
         """Raw bytes of the index frame's body that closes this stretch."""
+        self.fold()
         return msgspec.json.encode(
             IndexBody(
                 p=self.previous,
@@ -143,6 +146,19 @@ class Tail(Summary):
             )
         )
 
+    def defer(self, span: Span, notes: list[Note], data: bytes) -> None:
+        """Like :meth:`add`, for a frame just written: what it did is worked out by :meth:`fold`, when somebody asks."""
+        self._fresh.append((span, notes))
+        self.crc = crc32(data, self.crc)
+        self.table.keep()
+        self.end = span.offset + span.length
+
+    def fold(self) -> None:
+        """Take in what was deferred."""
+        fresh, self._fresh = self._fresh, []
+        for span, notes in fresh:
+            self.add(span, notes)
+
     def take(self, frame: Frame, start: int, notes: list[Note]) -> None:
         """Like :meth:`add`, for a frame that was read; foreign bytes from ``start`` on get a span of their own."""
         if frame.offset > start:
@@ -151,6 +167,7 @@ class Tail(Summary):
 
     def snapshot(self) -> Tail:
         """A copy that later frames do not change; it cannot grow."""
+        self.fold()
         copy = Tail(self.start, self.previous)
         copy.end = self.end
         copy.spans = self.spans[:]

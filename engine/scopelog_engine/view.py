@@ -81,13 +81,20 @@ class LogView:
     @property
     def tail(self) -> Tail:
         """The open stretch; decoded at its first use, so that opening a log reads no payload."""
-        if self._tail is None:
-            self._tail = self._load_tail()
-        return self._tail
+        tail = self.growing_tail
+        tail.fold()
+        return tail
 
     @tail.setter
     def tail(self, tail: Tail) -> None:
         self._tail = tail
+
+    @property
+    def growing_tail(self) -> Tail:
+        """The open stretch as its writer extends it: what the last frames did may not be worked out yet."""
+        if self._tail is None:
+            self._tail = self._load_tail()
+        return self._tail
 
     def snapshot(self) -> LogView:
         """The same log, frozen: what the writer appends later is not seen."""

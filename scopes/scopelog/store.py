@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final, Self
 
-from scopelog_engine.check import Finding, check_store
+from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
 from scopelog_engine.durability import Durability
 from scopelog_engine.errors import InvalidInput
@@ -97,7 +97,7 @@ class Store:
 
     def check(self, session_id: str | None = None) -> list[Finding]:
         """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound."""
-        return check_store(self._store, session_id)
+        return self._store.check(session_id)
 
     def close(self, *, force: bool = False) -> None:
         """Close all sessions, then the store; see :meth:`Session.close`. Closing twice is legal."""
