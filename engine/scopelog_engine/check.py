@@ -23,6 +23,7 @@ from .layout import (
     KIND_INDEX,
     LOCK_FILE,
     MAIN_FILE,
+    MAX_FRAME_BYTES,
     SESSION_SUFFIX,
     STORE_FILE,
     TORN_SUFFIX,
@@ -31,7 +32,7 @@ from .layout import (
 )
 from .lines import Address
 from .lock import WriterLock
-from .scan import Walk
+from .scan import Walk, search
 from .stretch import BadIndex, Closed, Tail, note_of
 from .survey import CORRUPT, LIVE, Survey, frame_cap, read_header, survey
 from .view import Handle, LogView
@@ -196,12 +197,19 @@ class _Session:
             elif header.first != scope_file_sequence(name):
                 self._add(NOTE, path, 0, 0, "renamed", "its name and its header disagree: it will be set aside")
         except CorruptLog as error:
-            self._add(DAMAGE, error.path, error.offset, error.sequence, error.reason, error.detail)
+            lost = error.offset == 0 and kind == KIND_SCOPE and not self._was_durable(handle, path)
+            severity = TORN if lost else DAMAGE  # a sidecar's header is not synced: it may be lost with all behind it
+            self._add(severity, error.path, error.offset, error.sequence, error.reason, error.detail)
         except (ForeignFile, NewerFormat, ReadFailed) as error:
             self._add(DAMAGE, path, 0, 0, _REASONS[type(error)], error.cause)
         finally:
             if not keep:
                 handle.close()
+
+    def _was_durable(self, handle: Handle, path: str) -> bool:
+        """Whether any frame of a log without a header has a durable mark."""
+        frames = search(handle.file, path, 0, handle.file.size(), None, MAX_FRAME_BYTES)
+        return any(frame.mark > 0 for frame in frames)
 
     def _judge(self, found: Survey, path: str, judge: bool, end: int) -> None:
         if found.end >= found.size or end < found.end:

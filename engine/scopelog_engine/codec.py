@@ -11,25 +11,24 @@ from typing import Final
 
 import zstandard
 
-_LARGE: Final = 1024
-_LEVEL_LARGE: Final = 12  # from _LARGE bytes on a higher level pays: 1 to 3 % smaller
-_LEVEL_WAITING: Final = 3  # small, and somebody waits for it: 4 us
-_LEVEL_PATIENT: Final = 13  # small, in the background: 3 % smaller, because it entropy-codes the shortest texts too
+# Levels by size, measured on messages and tool output: what the next level up would save is not worth its time.
+_WAITING: Final = 3  # under 1 KiB, and somebody waits for it: 4 us
+_PATIENT: Final = 13  # under 1 KiB in the background: 3 % smaller, since it entropy-codes the shortest texts too
+_STEPS: Final = ((8 * 1024, 12), (128 * 1024, 6), (1 << 62, 3))  # sizes below, level
+_SMALL: Final = 1024
 
 
 class BadPayload(ValueError):
     """The payload is not the one zstd frame that its envelope promised."""
 
 
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-
-
 class _Codec(threading.local):
     def __init__(self) -> None:
-        self.waiting = _compressor(_LEVEL_WAITING)
-        self.patient = _compressor(_LEVEL_PATIENT)
-        self.large = _compressor(_LEVEL_LARGE)
+        levels = {_WAITING, _PATIENT, *(level for _, level in _STEPS)}
+        self.compressors = {
+            level: zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+            for level in levels
+        }
         self.decompressor = zstandard.ZstdDecompressor()
 
 
@@ -38,9 +37,12 @@ _codec = _Codec()
 
 def compress(raw: bytes, *, waiting: bool = False) -> bytes:
     """One zstd frame with content size and checksum. ``waiting``: somebody waits for it, so a small one is quick."""
-    if len(raw) >= _LARGE:
-        return _codec.large.compress(raw)
-    return (_codec.waiting if waiting else _codec.patient).compress(raw)
+    size = len(raw)
+    if size < _SMALL:
+        level = _WAITING if waiting else _PATIENT
+    else:
+        level = next(level for below, level in _STEPS if size < below)
+    return _codec.compressors[level].compress(raw)
 
 
 def decompress(payload: bytes, raw_length: int, limit: int) -> bytes:

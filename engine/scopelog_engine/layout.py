@@ -41,6 +41,7 @@ MAX_SEQUENCE: Final = 2**53 - 1
 MAX_DEPTH: Final = 256
 MAX_ELEMENT_BYTES: Final = 64 * 1024 * 1024
 MAX_COMMIT_BYTES: Final = 256 * 1024 * 1024
+MAX_FRAME_BYTES: Final = MAX_COMMIT_BYTES + 2 * 1024 * 1024  # stored, whatever a header says
 MAX_ID_BYTES: Final = 180
 MAX_NAME_BYTES: Final = 1024  # namespace, key or tag, in UTF-8
 MAX_HEADER_BYTES: Final = 16 * 1024

@@ -29,7 +29,7 @@ def fetch(file: File, path: str, length: int, offset: int) -> bytes:
         ) from error
 
 
-def frame_at(file: File, path: str, offset: int, end: int, digest: int, cap: int) -> tuple[Frame | Fault, bytes]:
+def frame_at(file: File, path: str, offset: int, end: int, digest: int | None, cap: int) -> tuple[Frame | Fault, bytes]:
     """The frame at ``offset`` and its bytes. ``end`` bounds the file, ``cap`` the length a frame may claim."""
     data = fetch(file, path, min(PIECE, end - offset), offset)
     found = parse_frame(data, 0, offset, digest)
@@ -123,8 +123,8 @@ class Walk:
         return None if self.last is None else follows(self.last, frame)
 
 
-def search(file: File, path: str, start: int, end: int, digest: int, cap: int) -> Iterator[Frame]:
-    """Every valid frame of the store in ``[start, end)``, wherever it begins, in order of offset."""
+def search(file: File, path: str, start: int, end: int, digest: int | None, cap: int) -> Iterator[Frame]:
+    """Every valid frame of the log (of any, if ``digest`` is None) in ``[start, end)``, wherever it begins, in order of offset."""
     offset = start
     while offset < end:
         data = fetch(file, path, min(PIECE, end - offset), offset)
