@@ -47,7 +47,7 @@ class HookedFile:
 
 
 class HookedFileSystem(OsFileSystem):
-    """``hook(operation, path)`` runs before every pwrite, truncate, sync, sync_dir and unlink; it may raise or block."""
+    """``hook(operation, path)`` runs before each pwrite, truncate, sync, sync_dir and unlink; it may raise or block."""
 
     def __init__(self) -> None:
         self.hook: Hook = lambda operation, path: None

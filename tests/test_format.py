@@ -79,4 +79,4 @@ def test_standard_zstd_prints_the_lines_of_the_example() -> None:
 def test_every_magic_of_the_document_is_a_skippable_frame_of_zstd() -> None:
     magics = re.findall(r"`(5[0-9A-F]) 2A 4D 18`", FORMAT.read_text(encoding="utf-8"))
     assert {"50", "51", "52", "53", "54"} <= set(magics)
-    assert MAGIC_TAIL == bytes.fromhex("2a4d18")
+    assert bytes.fromhex("2a4d18") == MAGIC_TAIL

@@ -124,7 +124,7 @@ class Walk:
 
 
 def search(file: File, path: str, start: int, end: int, digest: int | None, cap: int) -> Iterator[Frame]:
-    """Every valid frame of the log (of any, if ``digest`` is None) in ``[start, end)``, wherever it begins, in order of offset."""
+    """Every valid frame of the log (of any, if ``digest`` is None) in ``[start, end)``, in order of offset."""
     offset = start
     while offset < end:
         data = fetch(file, path, min(PIECE, end - offset), offset)

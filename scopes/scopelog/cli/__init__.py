@@ -1,0 +1,51 @@
+"""The ``scopelog`` command (extra ``cli``).
+
+Layout::
+
+    commands    the commands and their options, as click sees them
+    recording   record: lines as they arrive, appended through the window
+    looking     cat, ls, stat, check, rm
+    arrival     lines from a file or pipe as they arrive, and the signals that stop it
+    progress    what record says while it runs
+    output      text and JSON on standard output, errors and exit codes
+    reference   scopes/CLI.md, generated from --help
+    demo        what ``make demo`` runs
+
+click and rich are imported by :func:`main` alone, so that the library does without them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from ..errors import MissingExtra
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; ``arguments`` default to the process's own.
+
+    Always raises :class:`SystemExit`. Without the extra its code is 2 and the message on standard error names what
+    to install.
+    """
+    try:
+        _require_extra()
+    except MissingExtra as error:
+        sys.stderr.write(f"error: {error.cause}\nhint: {error.remedy}\n")
+        raise SystemExit(2) from None
+    from .commands import cli
+
+    logging.basicConfig(level=logging.WARNING, format="note: %(message)s", stream=sys.stderr)
+    cli.main(None if arguments is None else [*arguments], prog_name="scopelog")
+
+
+def _require_extra() -> None:
+    try:
+        import click  # noqa: F401
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            f"the command line needs {error.name or 'click and rich'}, which is not installed",
+            "pip install 'scopelog[cli]'",
+        ) from error

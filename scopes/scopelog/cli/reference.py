@@ -1,0 +1,48 @@
+"""scopes/CLI.md: the reference of the command, generated from ``--help``.
+
+``python -m scopelog.cli.reference > scopes/CLI.md`` writes it; a test fails if it has drifted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+from .commands import cli
+
+_WIDTH: Final = 100
+_HEAD: Final = """\
+# The command `scopelog`
+
+Generated from `--help` by `python -m scopelog.cli.reference`; a test fails if it has drifted. The command comes with
+the extra `cli`: `pip install 'scopelog[cli]'`. Styles are for terminals: elsewhere output is plain text, with tabs
+between the columns of a table. `NO_COLOR` is honoured. Errors say one sentence of cause and one of remedy on standard
+error. Messages are never shown but by `cat`.
+"""
+
+
+def reference() -> str:
+    """The whole document."""
+    parts = [_HEAD, _section("scopelog", cli, None)]
+    root = click.Context(cli, info_name="scopelog")
+    parts += [_section(f"scopelog {name}", cli.commands[name], root) for name in cli.list_commands(root)]
+    return "\n".join(parts)
+
+
+def _section(title: str, command: click.Command, parent: click.Context | None) -> str:
+    context = click.Context(
+        command,
+        info_name=title.rsplit(" ", 1)[-1],
+        parent=parent,
+        terminal_width=_WIDTH,
+        max_content_width=_WIDTH,
+        help_option_names=["-h", "--help"],
+    )
+    help_text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    return f"## `{title}`\n\n```\n{help_text}\n```\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,99 @@
+"""Documents cannot drift: snippets run, public names and errors are documented, figures of the code are quoted right."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import scopelog
+from scopelog import Durability, ScopelogError, Store
+from scopelog_engine import layout
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE = (ROOT / "scopes" / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FORMAT = (ROOT / "engine" / "FORMAT.md").read_text(encoding="utf-8")
+
+
+def _snippets(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_snippets_of_the_guide_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    snippets = _snippets(GUIDE)
+    assert len(snippets) >= 6
+    for snippet in snippets:
+        exec(compile(snippet, "scopes/README.md", "exec"), names)
+
+
+def test_the_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = _snippets(README)
+    exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "{'role': 'assistant', 'text': 'Hello!'}\n"
+    with Store.open("agent.store") as store, store.reader("chat-1") as reader:
+        assert reader.scopes() == []
+
+
+@pytest.mark.parametrize("name", sorted(scopelog.__all__))
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    public = getattr(scopelog, name)
+    if inspect.isclass(public) or inspect.isfunction(public):
+        assert public.__doc__, name
+
+
+@pytest.mark.parametrize("name", [n for n in scopelog.__all__ if inspect.isclass(getattr(scopelog, n))])
+def test_every_error_is_in_the_guide(name: str) -> None:
+    if issubclass(getattr(scopelog, name), ScopelogError):
+        assert f"`{name}`" in GUIDE
+
+
+def test_every_error_of_the_engine_is_public() -> None:
+    from scopelog_engine import errors
+
+    known = {n for n, e in vars(errors).items() if inspect.isclass(e) and issubclass(e, ScopelogError)}
+    assert known <= set(scopelog.__all__)
+
+
+@pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.Store])
+def test_every_method_has_a_docstring(cls: type) -> None:
+    for name, member in inspect.getmembers(cls, inspect.isfunction):
+        if not name.startswith("_") and name not in ("close",):
+            assert member.__doc__ or cls is scopelog.SessionReader, f"{cls.__name__}.{name}"
+
+
+def test_every_statistic_is_in_the_guide(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s") as store, store.session("a") as session:
+        session.commit([scopelog.value("a", "b").set(1)])
+        with store.reader("a") as reader:
+            for name in (*session.stats(), *reader.stats()):
+                assert f"`{name}`" in GUIDE, name
+
+
+def test_limits_and_sizes_are_quoted_as_they_are() -> None:
+    assert f"Limits of 1.0: nesting {layout.MAX_DEPTH}, {layout.MAX_ELEMENT_BYTES >> 20} MiB an element" in FORMAT
+    assert f"{layout.MAX_COMMIT_BYTES >> 20} MiB a commit" in FORMAT
+    assert f"{layout.STRETCH_BYTES >> 10} KiB long, the next append begins with an index frame" in FORMAT
+    assert f"grows by {layout.PREALLOCATE_BYTES >> 10} KiB at a time" in FORMAT
+    assert f"an index frame if the open stretch is {layout.CLOSE_INDEX_BYTES >> 10} KiB or longer" in FORMAT
+    assert f"an element above {layout.OWN_FRAME_BYTES >> 10} KiB" in FORMAT
+    assert f"**{layout.FORMAT_MAJOR}" not in FORMAT
+    assert f"Format {layout.FORMAT_MAJOR}.{layout.FORMAT_MINOR}." in FORMAT
+
+
+def test_each_durability_level_has_a_row_in_both_tables() -> None:
+    for level in Durability:
+        assert f"`{level.name}`" in README
+        assert f"`Durability.{level.name}`" in GUIDE
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert f'version = "{scopelog.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"## {scopelog.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
