@@ -1,4 +1,4 @@
-"""Documents cannot drift: snippets run, public names and errors are documented, figures of the code are quoted right."""
+"""Documents cannot drift: snippets run, public names and errors are documented, sizes are quoted as they are."""
 
 from __future__ import annotations
 

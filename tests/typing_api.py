@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from scopelog import SESSION, Durability, Element, Entry, EphemeralScope, Json, List, Receipt, Scope, Session
-from scopelog import SessionReader, SessionScope, Store, Value, Write, ephemeral, list_of, value
+from scopelog import (
+    SESSION,
+    Durability,
+    Element,
+    Entry,
+    EphemeralScope,
+    Json,
+    List,
+    Receipt,
+    Scope,
+    Session,
+    SessionReader,
+    SessionScope,
+    Store,
+    Value,
+    Write,
+    ephemeral,
+    list_of,
+    value,
+)
 
 
 def writes(session: Session) -> None:

@@ -52,6 +52,8 @@ def decompress(payload: bytes, raw_length: int, limit: int) -> bytes:
     """
     if raw_length > limit:
         raise BadPayload(f"the frame claims {raw_length} bytes, the limit is {limit}")
+    if raw_length == 0:
+        raise BadPayload("the frame is empty")  # the library would not even look at what follows
     try:
         parameters = zstandard.get_frame_parameters(payload)
         if parameters.content_size != raw_length:
