@@ -72,6 +72,13 @@ class Checked(Protocol):
 
 def check_store(store: Checked, session: str | None = None) -> list[Finding]:
     """All findings, the store's own file first. Raises :class:`NoSuchSession` for a session that is not there."""
+    try:
+        return _check_store(store, session)
+    except OSError as error:
+        raise ReadFailed(f"{store.path} could not be read ({error})", "check the disk and its permissions") from error
+
+
+def _check_store(store: Checked, session: str | None) -> list[Finding]:
     fs = store.fs
     if session is not None:
         name = session_dir_name(session)

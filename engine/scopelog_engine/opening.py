@@ -97,10 +97,11 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
     writer.sweep()
     if report:
         _log.warning(
-            "%s recovered: %d bytes torn, %d files set aside, %d swept",
+            "%s recovered: %d bytes torn, %d files set aside, %d unreadable, %d swept",
             directory,
             report.torn_bytes,
             len(report.set_aside),
+            len(report.unreadable),
             len(report.swept),
         )
     return writer

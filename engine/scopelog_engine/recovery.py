@@ -6,22 +6,24 @@ only then may appends start. Each step may be the last one before a crash: run a
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
-from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed, ScopelogError
+from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed
 from .fs import File, FileSystem, write_all
 from .header import KIND_MAIN, KIND_SCOPE, check_owner
-from .layout import ASIDE_SUFFIX, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
+from .layout import ASIDE_SUFFIX, KIND_HEADER, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
 from .scan import fetch
 from .survey import CORRUPT, LIVE, Survey, survey
 from .view import Handle, LogView
 
 _log = logging.getLogger(__name__)
 _PIECE: Final = 1024 * 1024
+_NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _UNKNOWN_LENGTH: Final = 2**24  # sequences an unreadable sidecar may have used: gaps are legal, reuse is not
 
 
@@ -57,6 +59,8 @@ class Recovery:
     clean: bool = True
     torn: list[TornTail] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
+    unreadable: list[SetAside] = field(default_factory=list)
+    """Sidecars the disk would not let us read; left where they are. No scope that is not open yet can be used then."""
     swept: list[str] = field(default_factory=list)
     """Files removed because nothing in them can ever be read again: retired sidecars, leftovers of creation."""
     unproved_bytes: int = 0
@@ -67,7 +71,7 @@ class Recovery:
         return sum(tail.length for tail in self.torn)
 
     def __bool__(self) -> bool:
-        return bool(self.torn or self.set_aside or self.swept)
+        return bool(self.torn or self.set_aside or self.unreadable or self.swept)
 
 
 @dataclass
@@ -185,7 +189,7 @@ def recover_sidecars(
     report: Recovery,
 ) -> Sidecars:
     """Survey every sidecar; set aside what does not belong, cut what is torn or damaged, tell the living from the
-    dead. Trouble here never stops main from opening: a sidecar that cannot be read is set aside like a foreign one.
+    dead. Trouble in a sidecar never stops main from opening; a lack of descriptors or memory (OSError) does.
     """
     result = Sidecars()
     candidates: list[Sidecar] = []
@@ -203,7 +207,13 @@ def recover_sidecars(
             if handle is not None:
                 handle.close()
             result.high = max(result.high, first + _UNKNOWN_LENGTH)
-            _set_aside(fs, path, error.cause if isinstance(error, ScopelogError) else str(error), report)
+            if isinstance(error, OSError) and error.errno in _NO_RESOURCES:
+                raise
+            if isinstance(error, OSError | ReadFailed):
+                report.unreadable.append(SetAside(path, path, str(error)))
+                _log.error("%s cannot be read: %s", path, error)
+            else:
+                _set_aside(fs, path, error.cause, report)
             continue
         result.high, result.epoch = max(result.high, found.high), max(result.epoch, found.epoch)
         reason = _why_not_ours(found, first, main_last)
@@ -227,9 +237,17 @@ def recover_sidecars(
         else:
             owner[car.scope] = car
             result.living.append(car)
+    born = []
     for car in result.living:
         log = car.log
         log.proved = _mend(fs, log.handle.file, log.path, log.survey, report)
+        if log.survey.last.kind != KIND_HEADER:
+            born.append(car)
+            continue
+        log.handle.close()  # its first batch was torn: nothing ever lived in it
+        fs.unlink(log.path)
+        report.swept.append(log.path)
+    result.living = born
     return result
 
 

@@ -22,6 +22,7 @@ from .errors import (
     InvalidInput,
     LimitExceeded,
     LogPoisoned,
+    ReadFailed,
     ScopelogError,
     WriteFailed,
 )
@@ -176,6 +177,8 @@ class Writer(Storing):
                 self._wait()
             self._raise_failure(owner)
             self._refuse_poisoned(owner)
+            if not self._epoch_proved and max(owner.level, level or owner.level) is Durability.PROCESS:
+                self._prove_epoch()
             first = self._sequence + 1
             last = self._sequence + len(bodies)
             if last > MAX_SEQUENCE:
@@ -281,6 +284,8 @@ class Writer(Storing):
         while True:
             self._check()
             state = self._scopes.get(scope)
+            if state is None:
+                self._refuse_undecided()
             if not self._busy and (
                 state is None or not (state.retiring or any(isinstance(e, Commit) for e in state.pending))
             ):
@@ -446,8 +451,18 @@ class Writer(Storing):
     def _scope(self, scope: str) -> ScopeState:
         state = self._scopes.get(scope)
         if state is None:
+            self._refuse_undecided()
             state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
         return state
+
+    def _refuse_undecided(self) -> None:
+        unreadable = self.recovery.unreadable
+        if unreadable:
+            raise ReadFailed(
+                f"{unreadable[0].path} could not be read when the session was opened ({unreadable[0].reason}): whether "
+                "this scope is alive is not known",
+                "mend the disk or the permissions and open the session again; the session scope goes on",
+            )
 
     @staticmethod
     def _raise_failure(state: ScopeState) -> None:
