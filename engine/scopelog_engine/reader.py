@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from .durability import Durability
-from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed, ReadFailed
+from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed, ReadFailed, ScopelogError
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
-from .layout import MAIN_FILE, scope_file_sequence
+from .layout import KIND_HEADER, MAIN_FILE, scope_file_sequence
 from .lines import DELETE, Address, Record
+from .recovery import NO_RESOURCES
 from .scope import SESSION
 from .survey import Survey, survey
 from .view import Handle, LogView, bounds, page
@@ -31,6 +32,20 @@ class ScopedRecord(NamedTuple):
     record: Record
 
 
+class _Snapshot:
+    """Views of main and of every living scope as they stood at one moment."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, LogView] = {}
+        self.surveys: dict[str, Survey] = {}
+        self.handles: list[Handle] = []
+        self.undecided: ScopelogError | None = None  # what hides which scopes are alive
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.close()
+
+
 class Reader:
     """One session as it stood when the reader was opened, or last refreshed."""
 
@@ -39,101 +54,98 @@ class Reader:
         self._fs = fs
         self._directory = directory
         self._store = store
-        self._views: dict[str, LogView] = {}
-        self._surveys: dict[str, Survey] = {}
-        self._undecided: CorruptLog | None = None  # damage that hides which scopes are alive
+        self._now = _Snapshot()
         self.refresh()
 
     @property
     def header(self) -> Header:
         """Main's header."""
-        return self._views[SESSION].header
+        return self._now.views[SESSION].header
 
     def refresh(self) -> None:
         """Take a new snapshot. Raises :class:`NoSuchSession` if the session is gone."""
         for _ in range(_ATTEMPTS):
-            views: dict[str, LogView] = {}
-            surveys: dict[str, Survey] = {}
+            fresh = _Snapshot()
             try:
-                whole = self._snapshot(views, surveys)
-                if whole:
-                    self.close()
-                    self._views, self._surveys = views, surveys
-                    return
+                whole = self._look(fresh)
             except OSError as error:
-                _close(views)
+                fresh.close()
                 raise ReadFailed(
                     f"{self._directory} could not be read ({error})", "check the disk and its permissions"
                 ) from error
             except BaseException:
-                _close(views)
+                fresh.close()
                 raise
-            _close(views)
+            if whole:
+                self._now.close()
+                self._now = fresh
+                return
+            fresh.close()
         raise OpenFailed(
             f"the session {self.session!r} changed under the reader {_ATTEMPTS} times in a row", "try again"
         )
 
-    def _snapshot(self, views: dict[str, LogView], surveys: dict[str, Survey]) -> bool:
-        """Fill in a view of main and of every living scope; False if a file went away meanwhile."""
+    def _look(self, fresh: _Snapshot) -> bool:
+        """Fill in a snapshot; False if a file went away meanwhile."""
         try:
             names = self._fs.list_dir(self._directory)
-            surveys[SESSION] = self._open(views, SESSION, MAIN_FILE, KIND_MAIN)
+            main, found = self._open(fresh, MAIN_FILE, KIND_MAIN)
         except FileNotFoundError:
             raise NoSuchSession(f"there is no session {self.session!r}", "look at the list of sessions") from None
-        lives: list[tuple[int, str, LogView, Survey]] = []
+        fresh.views[SESSION], fresh.surveys[SESSION] = main, found
+        main_last = found.last.last
+        lives: list[tuple[LogView, Survey]] = []
         for name in names:
             first = scope_file_sequence(name)
             if first is None:
                 continue
-            held: dict[str, LogView] = {}
             try:
-                found = self._open(held, name, name, KIND_SCOPE)
+                view, found = self._open(fresh, name, KIND_SCOPE)
             except FileNotFoundError:
                 return False  # retired since main was read: look at main again
             except (CorruptLog, ForeignFile, NewerFormat):
                 continue  # being created, or not ours: recovery will say
-            header = found.header
-            if header.first != first or max(header.base, header.after) > surveys[SESSION].last.last:
-                views[f"{SESSION}\0{name}"] = held[name]  # closed with the rest, never read
+            except (OSError, ReadFailed) as error:
+                if isinstance(error, OSError) and error.errno in NO_RESOURCES:
+                    raise
+                fresh.undecided = ReadFailed(f"{name} could not be read ({error})", "check the disk")
                 continue
-            lives.append((first, header.scope, held[name], found))
-            views[f"{SESSION}\0{name}"] = held[name]
-        retired: dict[str, int] = {}
-        try:
-            if lives:
-                retired = views[SESSION].retired_since(min(first for first, *_ in lives))
-            self._undecided = None
-        except CorruptLog as error:  # main can still be read: up to the damage, and behind it by the tail
-            self._undecided = error
+            header = found.header
+            nothing_yet = found.last.kind == KIND_HEADER
+            if header.first == first and max(header.base, header.after) <= main_last and not nothing_yet:
+                lives.append((view, found))
+        if not lives:
             return True
-        for first, scope, view, found in lives:
-            if retired.get(scope, 0) <= first and scope not in views:
-                views[scope] = view
-                surveys[scope] = found
+        try:
+            retired = main.retired_since(min(found.header.first for _, found in lives))
+        except CorruptLog as error:  # main can still be read: up to the damage, and behind it by the tail
+            fresh.undecided = error
+            return True
+        for view, found in lives:
+            scope = found.header.scope
+            if retired.get(scope, 0) <= found.header.first and scope not in fresh.views:
+                fresh.views[scope], fresh.surveys[scope] = view, found
         return True
 
-    def _open(self, views: dict[str, LogView], key: str, name: str, kind: str) -> Survey:
+    def _open(self, fresh: _Snapshot, name: str, kind: str) -> tuple[LogView, Survey]:
         path = os.path.join(self._directory, name)
         handle = Handle(self._fs.open_readonly(path))
-        try:
-            found = survey(handle.file, path, judge=False)
-            check_owner(found.header, path, kind=kind, store=self._store, session=self.session)
-        except BaseException:
-            handle.close()
-            raise
-        views[key] = LogView.of_survey(handle, path, found)
-        return found
+        fresh.handles.append(handle)
+        found = survey(handle.file, path, judge=False)
+        check_owner(found.header, path, kind=kind, store=self._store, session=self.session)
+        return LogView.of_survey(handle, path, found), found
 
     def _view(self, scope: str) -> LogView | None:
-        if scope != SESSION and self._undecided is not None:
-            raise self._undecided.again() from self._undecided
-        return self._views.get(scope)
+        undecided = self._now.undecided
+        if scope not in self._now.views and undecided is not None:
+            raise undecided.again() from undecided
+        return self._now.views.get(scope)
 
     # --- answers ----------------------------------------------------------------------------------
 
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""
-        return sorted(scope for scope in self._surveys if scope != SESSION)
+        return sorted(scope for scope in self._now.surveys if scope != SESSION)
 
     def read(
         self,
@@ -169,19 +181,19 @@ class Reader:
         """
 
         def of(scope: str) -> Iterator[ScopedRecord]:
-            for record in self._views[scope].records():
+            for record in self._now.views[scope].records():
                 yield ScopedRecord(scope, record)
 
-        return heapq.merge(*(of(scope) for scope in self._surveys), key=lambda item: item.record.sequence)
+        return heapq.merge(*(of(scope) for scope in self._now.surveys), key=lambda item: item.record.sequence)
 
     def last_sequence(self, scope: str) -> int:
         """Last sequence stored in a scope, 0 if the scope is not alive."""
-        found = self._surveys.get(scope)
+        found = self._now.surveys.get(scope)
         return found.last.last if found is not None else 0
 
     def durable_sequence(self, scope: str, level: Durability) -> int:
         """Last sequence that is stored, or (at POWER) proved by a durable mark that the log carries."""
-        found = self._surveys.get(scope)
+        found = self._now.surveys.get(scope)
         if found is None:
             return 0
         return found.last.last if level is Durability.PROCESS else found.marked_sequence
@@ -189,25 +201,19 @@ class Reader:
     @property
     def epoch(self) -> int:
         """The epoch of main's last frame."""
-        return self._surveys[SESSION].last.epoch
+        return self._now.surveys[SESSION].last.epoch
 
     def sizes(self) -> dict[str, int]:
         """Bytes of log that each living scope takes, preallocated space left out."""
-        return {scope: found.end for scope, found in self._surveys.items()}
+        return {scope: found.end for scope, found in self._now.surveys.items()}
 
     def unread_bytes(self) -> int:
         """Bytes behind the ends so far that are neither whole frames nor covered space.
 
         A writer at work leaves some for an instant; else they are a torn tail or damage: ``check`` can tell.
         """
-        return sum(found.size - found.end for found in self._surveys.values() if not found.covered)
+        return sum(found.size - found.end for found in self._now.surveys.values() if not found.covered)
 
     def close(self) -> None:
-        _close(self._views)
-        self._views, self._surveys = {}, {}
-
-
-def _close(views: dict[str, LogView]) -> None:
-    for view in views.values():
-        view.handle.close()
-    views.clear()
+        self._now.close()
+        self._now = _Snapshot()

@@ -23,7 +23,7 @@ from .view import Handle, LogView
 
 _log = logging.getLogger(__name__)
 _PIECE: Final = 1024 * 1024
-_NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _UNKNOWN_LENGTH: Final = 2**24  # sequences an unreadable sidecar may have used: gaps are legal, reuse is not
 
 
@@ -193,40 +193,66 @@ def recover_sidecars(
     """
     result = Sidecars()
     candidates: list[Sidecar] = []
-    for name in names:
-        first = scope_file_sequence(name)
-        if first is None:
-            continue
-        path = os.path.join(directory, name)
-        handle: Handle | None = None
-        try:
-            handle = Handle(fs.open(path))
-            found = survey(handle.file, path)
-            check_owner(found.header, path, kind=KIND_SCOPE, store=store, session=session)
-        except (CorruptLog, NewerFormat, ForeignFile, ReadFailed, OSError) as error:
-            if handle is not None:
-                handle.close()
-            result.high = max(result.high, first + _UNKNOWN_LENGTH)
-            if isinstance(error, OSError) and error.errno in _NO_RESOURCES:
-                raise
-            if isinstance(error, OSError | ReadFailed):
-                report.unreadable.append(SetAside(path, path, str(error)))
-                _log.error("%s cannot be read: %s", path, error)
-            else:
-                _set_aside(fs, path, error.cause, report)
-            continue
-        result.high, result.epoch = max(result.high, found.high), max(result.epoch, found.epoch)
-        reason = _why_not_ours(found, first, main_last)
-        if reason:
+    try:
+        for name in names:
+            first = scope_file_sequence(name)
+            if first is not None:
+                car = _look_at(fs, os.path.join(directory, name), first, store, session, main_last, result, report)
+                candidates += [car] if car is not None else []
+        _tell_apart(fs, candidates, main, result, report)
+    except BaseException:
+        for car in candidates:
+            car.log.handle.close()
+        raise
+    return result
+
+
+def _look_at(
+    fs: FileSystem,
+    path: str,
+    first: int,
+    store: str,
+    session: str,
+    main_last: int,
+    result: Sidecars,
+    report: Recovery,
+) -> Sidecar | None:
+    """One sidecar, if it is ours and can be read; else it is set aside or reported."""
+    handle: Handle | None = None
+    try:
+        handle = Handle(fs.open(path))
+        found = survey(handle.file, path)
+        check_owner(found.header, path, kind=KIND_SCOPE, store=store, session=session)
+    except (CorruptLog, NewerFormat, ForeignFile, ReadFailed, OSError) as error:
+        if handle is not None:
             handle.close()
-            _set_aside(fs, path, reason, report)
-            continue
-        candidates.append(Sidecar(found.header.scope, first, Recovered(path, handle, found, False)))
+        result.high = max(result.high, first + _UNKNOWN_LENGTH)
+        if isinstance(error, OSError) and error.errno in NO_RESOURCES:
+            raise
+        if isinstance(error, OSError | ReadFailed):
+            report.unreadable.append(SetAside(path, path, str(error)))
+            _log.error("%s cannot be read: %s", path, error)
+        else:
+            _set_aside(fs, path, error.cause, report)
+        return None
+    result.high, result.epoch = max(result.high, found.high), max(result.epoch, found.epoch)
+    reason = _why_not_ours(found, first, main_last)
+    if reason:
+        handle.close()
+        _set_aside(fs, path, reason, report)
+        return None
+    return Sidecar(found.header.scope, first, Recovered(path, handle, found, False))
+
+
+def _tell_apart(
+    fs: FileSystem, candidates: list[Sidecar], main: LogView | None, result: Sidecars, report: Recovery
+) -> None:
+    """Which lives are over and which go on; the living are mended. Candidates are in order of their first sequence."""
     retired: dict[str, int] = {}
     if candidates and main is not None:
         retired = main.retired_since(candidates[0].first)
     owner: dict[str, Sidecar] = {}
-    for car in candidates:  # by first sequence: names sort so
+    for car in candidates:
         boundary = retired.get(car.scope, 0)
         if boundary > car.first:
             car.retired = boundary
@@ -248,7 +274,6 @@ def recover_sidecars(
         fs.unlink(log.path)
         report.swept.append(log.path)
     result.living = born
-    return result
 
 
 def _why_not_ours(found: Survey, first: int, main_last: int) -> str:
