@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scopelog import HandleClosed, Store, WriteFailed, ephemeral, list_of, value
+from scopelog import HandleClosed, Session, Store, WriteFailed, ephemeral, list_of, value
 from tests.hooks import HookedFileSystem
 
 MAIN = list_of("chat", "messages")
@@ -218,3 +218,29 @@ def test_a_closed_session_refuses_every_call(store_path: Path, call: str) -> Non
         }
         with pytest.raises(HandleClosed, match="open it again"):
             calls[call]()
+
+
+def test_an_append_is_stored_or_refused_while_the_session_is_closed(store_path: Path) -> None:
+    for _ in range(10):
+        with Store.open(store_path, window_ms=60_000) as store:
+            session = store.session("s")
+            start = len(session.read(OUT))
+            taken: list[int] = []
+            begun = threading.Event()
+
+            def stream(session: Session = session, taken: list[int] = taken, begun: threading.Event = begun) -> None:
+                for n in range(100_000):
+                    try:
+                        session.append(OUT, n)
+                    except HandleClosed:
+                        return
+                    taken.append(n)
+                    begun.set()
+
+            def close(session: Session = session, begun: threading.Event = begun) -> None:
+                assert begun.wait(120)
+                session.close()
+
+            assert run(stream, close) == [None, None]
+            with store.session("s") as again:
+                assert [e.element for e in again.read(OUT)][start:] == taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -45,15 +44,10 @@ class SystemClock:
         return time.monotonic()
 
     def wall_ms(self) -> int:
-        return wall_ms_of(time.time())
+        return time.time_ns() // 1_000_000
 
     def alarm(self, callback: Callable[[], float | None]) -> Alarm:
         return _ThreadAlarm(callback)
-
-
-def wall_ms_of(seconds: float) -> int:
-    """Milliseconds since 1970 of a wall-clock reading; a reading that is no number counts as 0, never an error."""
-    return int(seconds * 1000) if math.isfinite(seconds) else 0
 
 
 class _ThreadAlarm:

@@ -13,61 +13,30 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
-from .codec import compress
+from .batch import Batch
+from .environment import Counters
 from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, WriteFailed
-from .frame import NO_MARK, encode_cover, encode_frame
+from .frame import encode_cover
 from .fs import File, FileSystem, read_all, write_all
-from .header import Header, digest_of, encode_header
+from .header import Header, digest_of
 from .layout import (
     CLOSE_INDEX_BYTES,
-    FRAME_TARGET_BYTES,
-    KIND_BATCH,
-    KIND_CLOSE,
-    KIND_INDEX,
     PREALLOCATE_BYTES,
     SKIPPABLE_HEADER,
     STRETCH_BYTES,
     TEMP_SUFFIX,
 )
-from .lines import Line, Note, encode_line
-from .stretch import Span, Tail
+from .lines import Line
+from .stretch import Tail
 from .survey import Survey, survey
 from .view import Handle, LogView
 
 _log = logging.getLogger(__name__)
 _REWRITE_PIECE: Final = 1024 * 1024
 _NO_PREALLOCATION: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
-
-
-def _frames_of(lines: list[Line]) -> Iterator[list[Line]]:
-    """Cut lines into frames of about FRAME_TARGET_BYTES; a line with a large element gets a frame of its own."""
-    group: list[Line] = []
-    size = 0
-    for line in lines:
-        if group and (line.large or group[-1].large or size + line.size > FRAME_TARGET_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(line)
-        size += line.size
-    if group:
-        yield group
-
-
-class Counters:
-    """What the disk was asked for, summed over the logs of a session."""
-
-    __slots__ = ("appends", "bytes", "failures", "frames", "sync_seconds", "syncs")
-
-    def __init__(self) -> None:
-        self.appends = 0
-        self.frames = 0
-        self.bytes = 0
-        self.syncs = 0
-        self.sync_seconds = 0.0
-        self.failures = 0
 
 
 class LogFile:
@@ -198,14 +167,19 @@ class LogFile:
         if self._suspect:
             self._cut_back()
         old_end = self.end
-        tail, prefix = self._open_stretch()
+        batch = self._new_batch()
+        if self._view is None:
+            tail = batch.begin()
+        else:
+            tail = self._view.growing_tail
+            if tail.length >= STRETCH_BYTES:
+                tail = batch.close_stretch(tail)
         try:
-            frames, spans, notes, last_checksum = self._encode(tail, prefix, lines, wall_ms, sync)
+            batch.add(lines, tail, wall_ms, waiting=sync)
         except BaseException:
             tail.table.undo()
             raise
-        data = b"".join(frames)
-        new_end = old_end + len(data)
+        data = batch.data()
         self._suspect = True
         try:
             if self._view is None:
@@ -213,7 +187,7 @@ class LogFile:
             else:
                 self._write(data)
                 if sync:
-                    self.sync_to(new_end)
+                    self.sync_to(batch.end)
         except OSError as error:
             self._abandon(tail, old_end)
             raise WriteFailed(
@@ -226,7 +200,7 @@ class LogFile:
         except BaseException:
             self._abandon(tail, old_end)
             raise
-        self._adopt(tail, spans, notes, frames, lines, last_checksum, new_end)
+        self._adopt(tail, batch, lines)
 
     def check(self) -> None:
         """Raise if the log takes no more writes, or if somebody else has changed its length."""
@@ -241,66 +215,16 @@ class LogFile:
                 "find the other writer, then open the session again",
             )
 
-    def _open_stretch(self) -> tuple[Tail, bytes]:
-        """The stretch the next frame belongs to, and what must be written before it."""
-        if self._view is None:
-            head, self._previous = encode_header(self.header, epoch=self.epoch, sequence=self.last_sequence)
-            return Tail(len(head), 0), head
-        tail = self._view.growing_tail
-        if tail.length < STRETCH_BYTES:
-            return tail, b""
-        index, self._index_checksum = self._index_frame(tail)
-        return Tail(tail.end + len(index), tail.end), index
-
-    def _index_frame(self, tail: Tail) -> tuple[bytes, int]:
-        body = tail.index_body()
-        first = tail.first or self.last_sequence
-        return encode_frame(
-            KIND_INDEX,
-            digest=self._digest,
-            previous=self._previous,
+    def _new_batch(self) -> Batch:
+        return Batch(
+            self.header,
+            self._digest,
             epoch=self.epoch,
-            first=first,
-            last=max(self.last_sequence, first),
-            commits=0,
-            raw_length=len(body),
-            payload=compress(body),
-            mark=self.durable or NO_MARK,
-            offset=tail.end,
+            mark=self.durable,
+            offset=self.end,
+            previous=self._previous,
+            sequence=self.last_sequence,
         )
-
-    def _encode(
-        self, tail: Tail, prefix: bytes, lines: list[Line], wall_ms: int, sync: bool
-    ) -> tuple[list[bytes], list[Span], list[list[Note]], int]:
-        frames = [prefix]
-        spans: list[Span] = []
-        notes: list[list[Note]] = []
-        previous = self._index_checksum if prefix and self._view is not None else self._previous
-        offset = self.end + len(prefix)
-        milliseconds = wall_ms - self.header.time
-        for group in _frames_of(lines):
-            frame_notes: list[Note] = []
-            raw = [encode_line(line, self.header.first, milliseconds, tail.table, frame_notes) for line in group]
-            text = b"".join(raw)
-            first, last = group[0].first, group[-1].last
-            frame, previous = encode_frame(
-                KIND_BATCH,
-                digest=self._digest,
-                previous=previous,
-                epoch=self.epoch,
-                first=first,
-                last=last,
-                commits=len(raw),
-                raw_length=len(text),
-                payload=compress(text, waiting=sync),
-                mark=self.durable or NO_MARK,
-                offset=offset,
-            )
-            frames.append(frame)
-            spans.append(Span(offset, len(frame), first, last))
-            notes.append(frame_notes)
-            offset += len(frame)
-        return frames, spans, notes, previous
 
     def _write(self, data: bytes) -> None:
         view = self.view
@@ -310,7 +234,8 @@ class LogFile:
             self._reserve(file, new_end + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
         if self._size >= new_end + SKIPPABLE_HEADER:
             data += encode_cover(self._size - new_end)
-        write_all(file, data, view.end)
+        if file.pwrite(data, view.end) != len(data):  # a short write: again, and on from there
+            write_all(file, data, view.end)
         if new_end < self._size < new_end + SKIPPABLE_HEADER:  # too little left to cover
             file.truncate(new_end)
             self._size = new_end
@@ -369,31 +294,22 @@ class LogFile:
         elif sync:
             self.sync_to(len(data))
 
-    def _adopt(
-        self,
-        tail: Tail,
-        spans: list[Span],
-        notes: list[list[Note]],
-        frames: list[bytes],
-        lines: list[Line],
-        checksum: int,
-        new_end: int,
-    ) -> None:
+    def _adopt(self, tail: Tail, batch: Batch, lines: list[Line]) -> None:
         self._adopting = True
-        for span, frame_notes, frame in zip(spans, notes, frames[1:], strict=True):
-            tail.defer(span, frame_notes, frame)
+        for (span, data), notes in zip(batch.spans, batch.notes, strict=True):
+            tail.defer(span, notes, data)
         view = self.view
         view.tail = tail
-        self._previous = checksum
+        self._previous = batch.previous
         if lines:
             self.last_sequence = lines[-1].last
-        if self.durable >= new_end:
+        if self.durable >= batch.end:
             self.durable_sequence = self.last_sequence
             self.epoch_durable = True
-        self.counters.frames += len(spans)
+        self.counters.frames += len(batch.spans)
         self.touched = True
         self.clean = False
-        view.end = new_end  # the commit point in memory: only the flags may follow
+        view.end = batch.end  # the commit point in memory: only the flags may follow
         self._adopting = False
         self._suspect = False
 
@@ -525,26 +441,13 @@ class LogFile:
 
     def _write_closing(self) -> None:
         view = self.view
-        tail = view.tail
-        data = b""
-        previous = self._previous
-        if tail.length >= CLOSE_INDEX_BYTES:
-            data, previous = self._index_frame(tail)
-        offset = view.end + len(data)
-        closing, _ = encode_frame(
-            KIND_CLOSE,
-            digest=self._digest,
-            previous=previous,
-            epoch=self.epoch,
-            first=self.last_sequence,
-            last=self.last_sequence,
-            commits=0,
-            raw_length=0,
-            payload=b"",
-            mark=view.end if data else offset,
-            offset=offset,
-        )
-        data += closing
+        batch = self._new_batch()
+        if view.tail.length >= CLOSE_INDEX_BYTES:
+            batch.close_stretch(view.tail)
+            batch.close(view.end)  # the index frame is not synced
+        else:
+            batch.close(batch.end)
+        data = batch.data()
         try:
             write_all(view.handle.file, data, view.end)
             view.handle.file.truncate(view.end + len(data))

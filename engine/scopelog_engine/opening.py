@@ -7,13 +7,13 @@ import logging
 import os
 from typing import Final
 
+from .environment import Environment, Settings
 from .errors import OpenFailed
 from .layout import LOCK_FILE, MAIN_FILE, TEMP_SUFFIX
 from .lock import WriterLock
 from .logfile import LogFile
 from .recovery import Recovered, Recovery, Sidecars, recover_main, recover_sidecars
 from .scope import SESSION
-from .storing import Environment, Settings
 from .view import LogView
 from .writer import Writer
 

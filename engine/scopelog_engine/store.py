@@ -14,6 +14,7 @@ from typing import Final
 
 from .check import Finding, check_store
 from .clock import Clock, SystemClock
+from .environment import Scheduled, Settings
 from .errors import (
     CorruptLog,
     HandleClosed,
@@ -43,7 +44,6 @@ from .layout import (
 from .lock import WriterLock
 from .opening import open_session
 from .reader import Reader
-from .storing import Settings, Storing
 from .survey import read_header
 from .writer import Writer
 
@@ -64,7 +64,7 @@ class Store:
         self.settings = settings
         self._lock = threading.Lock()
         self._sessions: dict[str, Writer] = {}
-        self._deadlines: dict[Storing, float] = {}
+        self._deadlines: dict[Scheduled, float] = {}
         self._granted = 0
         self._alarm = clock.alarm(self._on_alarm)
         self._gone: ScopelogError | None = None
@@ -220,7 +220,7 @@ class Store:
 
     # --- what sessions need (storing.Environment) -------------------------------------------------
 
-    def schedule(self, session: Storing, when: float) -> None:
+    def schedule(self, session: Scheduled, when: float) -> None:
         with self._lock:
             known = self._deadlines.get(session)
             if known is None or when < known:
@@ -256,7 +256,7 @@ class Store:
         self.fs.sync_dir(directory)
         self.fs.sync_dir(self.path)
 
-    def forget(self, session: Storing) -> None:
+    def forget(self, session: Scheduled) -> None:
         with self._lock:
             if self._sessions.get(session.session) is session:
                 del self._sessions[session.session]

@@ -10,18 +10,16 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
-from .clock import Clock
 from .durability import Durability
+from .environment import Counters, Environment, Settings
 from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
-from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
 from .lines import Address, Line, commit_line
 from .lock import WriterLock
-from .logfile import Counters, LogFile
+from .logfile import LogFile
 from .recovery import Recovery
 from .scope import (
     ENTRY_OVERHEAD,
@@ -39,43 +37,7 @@ from .scope import (
 from .staging import join, window_lines
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a session is written. Reading never depends on any of it.
-
-    ``window``: seconds from the first pending element to its flush. ``session_level``, ``scope_level``: what
-    durability the two kinds of scope run at. ``pending_bytes``: bound of what may wait, text and bookkeeping.
-    """
-
-    window: float = 0.1
-    session_level: Durability = Durability.POWER
-    scope_level: Durability = Durability.PROCESS
-    pending_bytes: int = 4 * 1024 * 1024
-
-
-class Environment(Protocol):
-    """What a session needs from its store."""
-
-    fs: FileSystem
-    clock: Clock
-    identity: str
-    """The store's id, in hex."""
-
-    def schedule(self, session: Storing, when: float) -> None:
-        """Have the flusher call :meth:`flush_due` at monotonic second ``when``."""
-
-    def grant(self, wanted: int) -> bool:
-        """Reserve ``wanted`` bytes of the store's bound on what may wait; False if that would pass it."""
-
-    def give_back(self, granted: int) -> None: ...
-
-    def sync_names(self, directory: str) -> None:
-        """Sync a session's directory and every directory made for it."""
-
-    def forget(self, session: Storing) -> None:
-        """The session was closed."""
+_POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
 class Work(NamedTuple):
@@ -269,7 +231,7 @@ class Storing:
         for ticket in tickets:
             ticket.taken = True
             target = max(target, ticket.target)
-            sync = sync or ticket.level is Durability.POWER
+            sync = sync or ticket.level is _POWER
             if isinstance(ticket, Commit):
                 commits.append(ticket)
         count = len(pending)
@@ -372,7 +334,9 @@ class Storing:
         log, kept, failed_join, error, stored = outcome
         if log is not None and log.born:
             state.log = log
-        freed = staged_bytes(staged_of(batch) if work.commits else cast("list[Staged]", batch))
+        freed = 0
+        if len(batch) > len(work.commits):
+            freed = staged_bytes(staged_of(batch) if work.commits else cast("list[Staged]", batch))
         if stored:
             del state.pending[: len(batch)]
         else:

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from .durability import Durability
@@ -22,17 +22,14 @@ from .errors import (
     InvalidInput,
     LimitExceeded,
     LogPoisoned,
-    ReadFailed,
     ScopelogError,
     WriteFailed,
 )
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
-from .lines import APPEND, DELETE, RETIRE, SET, Address, Record, Write
+from .lines import APPEND, RETIRE, SET, Address, Write
 from .logfile import LogFile
-from .scope import ENTRY_OVERHEAD, Commit, ListState, Place, ScopeState, Staged, Ticket, last_of
-from .staging import join, staged_record
-from .storing import Storing, staged_bytes, staged_of
-from .view import LogView, bounds, page
+from .reading import Reading
+from .scope import ENTRY_OVERHEAD, Commit, ListState, Place, ScopeState, Ticket, last_of
 
 _log = logging.getLogger(__name__)
 _WITH_VALUE: Final = (APPEND, SET)
@@ -56,7 +53,7 @@ class Receipt(NamedTuple):
     last: int
 
 
-class Writer(Storing):
+class Writer(Reading):
     """A session's only writer. Thread-safe. Scopes are named by their id, the session scope by ``SESSION``."""
 
     # --- opening (single-threaded) ----------------------------------------------------------------
@@ -204,15 +201,17 @@ class Writer(Storing):
         """Barrier: returns once everything admitted before is stored at its scope's level, or at ``level``."""
         with self._lock:
             self._check()
-            while any(state.retiring for state in self._scopes.values()):
-                self._wait()
-                self._check()
-            for state in self._scopes.values():
-                if isinstance(state.failure, WriteFailed):
-                    state.failure = None  # tried again right here
-            self._run_all(self._flush_tickets(level))
-            for state in self._scopes.values():
-                self._raise_failure(state)
+            self._flush(level)
+
+    def _flush(self, level: Durability | None) -> None:
+        while any(state.retiring for state in self._scopes.values()):
+            self._wait()
+        for state in self._scopes.values():
+            if isinstance(state.failure, WriteFailed):
+                state.failure = None  # tried again right here
+        self._run_all(self._flush_tickets(level))
+        for state in self._scopes.values():
+            self._raise_failure(state)
 
     def _flush_tickets(self, level: Durability | None) -> list[Ticket]:
         """A ticket for every scope that has something to store or to sync."""
@@ -227,134 +226,6 @@ class Writer(Storing):
                 tickets.append(ticket)
         return tickets
 
-    # --- reading ----------------------------------------------------------------------------------
-
-    def read(
-        self,
-        scope: str,
-        address: Address,
-        *,
-        cursor: int | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        stop_at_tag: str | None = None,
-    ) -> list[Record]:
-        """Elements of a list; see storage contract 2.9. What was shown never changes: pending runs are sealed."""
-        staged: list[Staged] = []
-        with self._lock:
-            state = self._readable(scope)
-            if state is not None:
-                self._seal(state, address)
-                staged = [e for e in state.pending if not isinstance(e, Commit) and e[1] == address]
-            view = self._snapshot(state)
-        above, below = bounds(cursor, descending)
-        fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
-        try:
-            return page(_merge(view, address, fresh, above, below, descending), limit, stop_at_tag)
-        finally:
-            if view is not None:
-                view.handle.__exit__()
-
-    def get(self, scope: str, address: Address) -> Record | None:
-        """The latest write of a value if it is no delete, else None."""
-        with self._lock:
-            view = self._snapshot(self._readable(scope))
-        if view is None:
-            return None
-        try:
-            record = view.get(address)
-        finally:
-            view.handle.__exit__()
-        return None if record is None or record.code == DELETE else record
-
-    def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
-        """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
-        with self._lock:
-            view = self._snapshot(self._readable(scope))
-        if view is None:
-            return []
-        try:
-            found = view.scan(namespace, prefix)
-        finally:
-            view.handle.__exit__()
-        return [found[key] for key in sorted(found) if found[key].code != DELETE]
-
-    def _readable(self, scope: str) -> ScopeState | None:
-        """The scope's state, once no commit of it is under way: a commit is shown when it is acknowledged."""
-        while True:
-            self._check()
-            state = self._scopes.get(scope)
-            if state is None:
-                self._refuse_undecided()
-            if not self._busy and (
-                state is None or not (state.retiring or any(isinstance(e, Commit) for e in state.pending))
-            ):
-                return state
-            self._wait()
-
-    def _seal(self, state: ScopeState, address: Address) -> None:
-        known = self._lists.get((state.scope, address))
-        if known is None or known.coalescer is None:
-            return
-        before = staged_of(state.pending)
-        joined, failure = join(before, only=address)
-        state.pending = list(joined)
-        self._release_bytes(staged_bytes(before) - staged_bytes(joined))
-        if failure is not None:
-            state.fail(failure)
-
-    def _snapshot(self, state: ScopeState | None) -> LogView | None:
-        """A frozen view, entered; the caller leaves it."""
-        if state is None or state.log is None or not state.log.born:
-            return None
-        view = state.log.view.snapshot()
-        view.handle.__enter__()
-        return view
-
-    # --- state ------------------------------------------------------------------------------------
-
-    def durable_sequence(self, scope: str, level: Durability | None = None) -> int:
-        """Up to which sequence the scope's records are stored at ``level`` (default: the scope's own); 0 if none."""
-        with self._lock:
-            self._check_fork()
-            state = self._scopes.get(scope)
-            if state is None or state.log is None or not state.log.born:
-                return 0
-            if max(state.level, level or state.level) is Durability.POWER:
-                return state.log.durable_sequence
-            return state.log.last_sequence
-
-    def scopes(self) -> list[str]:
-        """Ids of the ephemeral scopes that are alive, sorted."""
-        with self._lock:
-            self._check()
-            return sorted(s.scope for s in self._scopes.values() if s.scope and (s.log is not None or s.pending))
-
-    def stats(self) -> dict[str, int | float]:
-        """Counters as plain data: bytes, counts, and seconds for ``sync_seconds``."""
-        with self._lock:
-            pending = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
-            counters = self.counters
-            return {
-                "pending_elements": pending,
-                "pending_bytes": self._bytes,
-                "batches": self._batches,
-                "appends": counters.appends,
-                "frames": counters.frames,
-                "bytes_written": counters.bytes,
-                "syncs": counters.syncs,
-                "sync_seconds": counters.sync_seconds,
-                "failures": self._failures,
-                "scopes_alive": sum(1 for s in self._scopes.values() if s.scope),
-                "sequence": self._sequence,
-                "epoch": self.epoch,
-            }
-
-    def view_of(self, scope: str) -> LogView | None:
-        """A frozen view for a long read without the lock; leave it with ``view.handle.__exit__()``."""
-        with self._lock:
-            return self._snapshot(self._readable(scope))
-
     # --- closing ----------------------------------------------------------------------------------
 
     def close(self, *, force: bool = False) -> None:
@@ -365,26 +236,32 @@ class Writer(Storing):
         """
         with self._lock:
             self._check_fork()
-            if isinstance(self._unusable, HandleClosed):
+            ended = self._unusable
+            if isinstance(ended, HandleClosed):
                 return
-        failure: ScopelogError | None = None
-        if self._unusable is None:
-            try:
-                self.flush()
-            except ScopelogError as error:
-                failure = error
-        with self._lock:
+            # Refuse admissions first: what comes after the flush would be lost.
+            self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
+            failure: ScopelogError | None = None
+            if ended is None:
+                try:
+                    self._flush(None)
+                except ScopelogError as error:
+                    failure = error
             while self._busy:
                 self._wait()
             lost = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
+            if lost:
+                failure = failure or ended
             if failure is not None and lost and not force:
+                self._unusable = ended  # stays open: what is staged can be tried again
+                for state in self._scopes.values():
+                    if state.pending:
+                        self._open_window(state)
                 raise failure
-            clean = self._unusable is None
-            self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
             self._env.give_back(self._quota)
             self._quota = 0
         for state in [*self._scopes.values()][::-1]:
-            failure = self._close_log(state, clean) or failure
+            failure = self._close_log(state, ended is None) or failure
         if self._doomed:
             self._unlink_doomed()
         self._writer_lock.release()
@@ -439,31 +316,6 @@ class Writer(Storing):
                 state.log.view.handle.file.close()
         self._writer_lock.release()
 
-    def _check(self) -> None:
-        self._check_fork()
-        if self._unusable is not None:
-            raise self._unusable.again() from self._unusable
-
-    def _check_fork(self) -> None:
-        if isinstance(self._unusable, HandleForked):
-            raise self._unusable.again()
-
-    def _scope(self, scope: str) -> ScopeState:
-        state = self._scopes.get(scope)
-        if state is None:
-            self._refuse_undecided()
-            state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
-        return state
-
-    def _refuse_undecided(self) -> None:
-        unreadable = self.recovery.unreadable
-        if unreadable:
-            raise ReadFailed(
-                f"{unreadable[0].path} could not be read when the session was opened ({unreadable[0].reason}): whether "
-                "this scope is alive is not known",
-                "mend the disk or the permissions and open the session again; the session scope goes on",
-            )
-
     @staticmethod
     def _raise_failure(state: ScopeState) -> None:
         failure, state.failure = state.failure, None
@@ -492,20 +344,3 @@ class Writer(Storing):
                 f"the epoch could not be noted in {self._writer_lock.path} ({error})", "try again"
             ) from error
         self._epoch_proved = True
-
-
-def _merge(
-    view: LogView | None,
-    address: Address,
-    fresh: list[Record],
-    above: int,
-    below: int,
-    descending: bool,
-) -> Iterator[Record]:
-    """Stored elements and staged ones, which are always younger."""
-    if descending:
-        yield from reversed(fresh)
-    if view is not None:
-        yield from view.elements(address, above=above, below=below, descending=descending)
-    if not descending:
-        yield from fresh

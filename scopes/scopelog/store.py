@@ -8,10 +8,10 @@ from typing import Final, Self
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
 from scopelog_engine.durability import Durability
+from scopelog_engine.environment import Settings
 from scopelog_engine.errors import InvalidInput
 from scopelog_engine.fs import FileSystem
 from scopelog_engine.store import Store as EngineStore
-from scopelog_engine.storing import Settings
 
 from .session import Session, SessionReader
 

@@ -1,0 +1,109 @@
+"""A batch: frames on their way to a log, built in memory from what is to be stored. Pure; the log file writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .codec import compress
+from .frame import NO_MARK, encode_frame
+from .header import Header, encode_header
+from .layout import FRAME_TARGET_BYTES, KIND_BATCH, KIND_CLOSE, KIND_INDEX
+from .lines import Line, Note, encode_line
+from .stretch import Span, Tail
+
+
+class Batch:
+    """Frames for one log from ``offset`` on, each continuing the chain after checksum ``previous``.
+
+    ``mark``: up to where the file is known to be durable, 0 for nothing. ``sequence``: the last one before.
+    """
+
+    __slots__ = ("_digest", "_epoch", "_frames", "_header", "_mark", "_sequence", "end", "notes", "previous", "spans")
+
+    def __init__(
+        self, header: Header, digest: int, *, epoch: int, mark: int, offset: int, previous: int, sequence: int
+    ):
+        self._header = header
+        self._digest = digest
+        self._epoch = epoch
+        self._mark = mark or NO_MARK
+        self._sequence = sequence
+        self._frames: list[bytes] = []
+        self.end = offset
+        self.previous = previous
+        self.spans: list[tuple[Span, bytes]] = []  # batch frames alone, with their bytes
+        self.notes: list[list[Note]] = []
+
+    def data(self) -> bytes:
+        return b"".join(self._frames)
+
+    def begin(self) -> Tail:
+        """The header frame, at offset 0. Returns the first stretch."""
+        data, self.previous = encode_header(self._header, epoch=self._epoch, sequence=self._sequence)
+        self._frames.append(data)
+        self.end += len(data)
+        return Tail(self.end, 0)
+
+    def close_stretch(self, tail: Tail) -> Tail:
+        """The index frame that closes ``tail``. Returns the next stretch."""
+        body = tail.index_body()
+        first = tail.first or self._sequence
+        self._add(KIND_INDEX, first, max(self._sequence, first), 0, len(body), compress(body), self._mark)
+        return Tail(self.end, tail.end)
+
+    def add(self, lines: list[Line], tail: Tail, wall_ms: int, *, waiting: bool) -> None:
+        """Batch frames for the lines. The tail's table gains what they define (to be kept or undone by the caller)."""
+        milliseconds = wall_ms - self._header.time
+        base = self._header.first
+        for group in _frames_of(lines):
+            notes: list[Note] = []
+            if len(group) == 1:
+                text = encode_line(group[0], base, milliseconds, tail.table, notes)
+            else:
+                text = b"".join([encode_line(line, base, milliseconds, tail.table, notes) for line in group])
+            first, last = group[0].first, group[-1].last
+            offset = self.end
+            data = self._add(
+                KIND_BATCH, first, last, len(group), len(text), compress(text, waiting=waiting), self._mark
+            )
+            self.spans.append((Span(offset, len(data), first, last), data))
+            self.notes.append(notes)
+
+    def close(self, mark: int) -> None:
+        """The closing frame: everything before ``mark`` is durable."""
+        self._add(KIND_CLOSE, self._sequence, self._sequence, 0, 0, b"", mark)
+
+    def _add(self, kind: int, first: int, last: int, commits: int, raw_length: int, payload: bytes, mark: int) -> bytes:
+        data, self.previous = encode_frame(
+            kind,
+            digest=self._digest,
+            previous=self.previous,
+            epoch=self._epoch,
+            first=first,
+            last=last,
+            commits=commits,
+            raw_length=raw_length,
+            payload=payload,
+            mark=mark,
+            offset=self.end,
+        )
+        self._frames.append(data)
+        self.end += len(data)
+        return data
+
+
+def _frames_of(lines: list[Line]) -> Iterator[list[Line]]:
+    """Cut lines into frames of about FRAME_TARGET_BYTES; a line with a large element gets a frame of its own."""
+    if len(lines) == 1:
+        yield lines
+        return
+    group: list[Line] = []
+    size = 0
+    for line in lines:
+        if group and (line.large or group[-1].large or size + line.size > FRAME_TARGET_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(line)
+        size += line.size
+    if group:
+        yield group

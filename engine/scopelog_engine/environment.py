@@ -1,0 +1,70 @@
+"""What a session is given by its store: settings, the seams, and counters to fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .clock import Clock
+from .durability import Durability
+from .fs import FileSystem
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a session is written. Reading never depends on any of it.
+
+    ``window``: seconds from the first pending element to its flush. ``session_level``, ``scope_level``: what
+    durability the two kinds of scope run at. ``pending_bytes``: bound of what may wait, text and bookkeeping.
+    """
+
+    window: float = 0.1
+    session_level: Durability = Durability.POWER
+    scope_level: Durability = Durability.PROCESS
+    pending_bytes: int = 4 * 1024 * 1024
+
+
+class Scheduled(Protocol):
+    """What the flusher calls."""
+
+    session: str
+
+    def flush_due(self, now: float) -> float | None:
+        """Store every window whose deadline has passed; returns the next deadline, in monotonic seconds."""
+
+
+class Environment(Protocol):
+    """What a session needs from its store."""
+
+    fs: FileSystem
+    clock: Clock
+    identity: str
+    """The store's id, in hex."""
+
+    def schedule(self, session: Scheduled, when: float) -> None:
+        """Have the flusher call :meth:`flush_due` at monotonic second ``when``."""
+
+    def grant(self, wanted: int) -> bool:
+        """Reserve ``wanted`` bytes of the store's bound on what may wait; False if that would pass it."""
+
+    def give_back(self, granted: int) -> None: ...
+
+    def sync_names(self, directory: str) -> None:
+        """Sync a session's directory and every directory made for it."""
+
+    def forget(self, session: Scheduled) -> None:
+        """The session was closed."""
+
+
+class Counters:
+    """What the disk was asked for, summed over the logs of a session."""
+
+    __slots__ = ("appends", "bytes", "failures", "frames", "sync_seconds", "syncs")
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.frames = 0
+        self.bytes = 0
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self.failures = 0

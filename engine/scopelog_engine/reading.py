@@ -1,0 +1,193 @@
+"""Reads of a session through its own writer: what is stored and what is staged, as one.
+
+A read sees everything admitted before it. It waits while a batch is being written, takes a frozen view of the log
+under the lock, and reads the disk without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .durability import Durability
+from .errors import HandleForked, ReadFailed
+from .lines import DELETE, Address, Record
+from .scope import Commit, ScopeState, Staged
+from .staging import join, staged_record
+from .storing import Storing, staged_bytes, staged_of
+from .view import LogView, bounds, page
+
+
+class Reading(Storing):
+    """The half of a session that answers."""
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        scope: str,
+        address: Address,
+        *,
+        cursor: int | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Record]:
+        """Elements of a list; see storage contract 2.9. What was shown never changes: pending runs are sealed."""
+        staged: list[Staged] = []
+        with self._lock:
+            state = self._readable(scope)
+            if state is not None:
+                self._seal(state, address)
+                staged = [e for e in state.pending if not isinstance(e, Commit) and e[1] == address]
+            view = self._snapshot(state)
+        above, below = bounds(cursor, descending)
+        fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
+        try:
+            return page(_merge(view, address, fresh, above, below, descending), limit, stop_at_tag)
+        finally:
+            if view is not None:
+                view.handle.__exit__()
+
+    def get(self, scope: str, address: Address) -> Record | None:
+        """The latest write of a value if it is no delete, else None."""
+        with self._lock:
+            view = self._snapshot(self._readable(scope))
+        if view is None:
+            return None
+        try:
+            record = view.get(address)
+        finally:
+            view.handle.__exit__()
+        return None if record is None or record.code == DELETE else record
+
+    def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
+        """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
+        with self._lock:
+            view = self._snapshot(self._readable(scope))
+        if view is None:
+            return []
+        try:
+            found = view.scan(namespace, prefix)
+        finally:
+            view.handle.__exit__()
+        return [found[key] for key in sorted(found) if found[key].code != DELETE]
+
+    def _readable(self, scope: str) -> ScopeState | None:
+        """The scope's state, once no commit of it is under way: a commit is shown when it is acknowledged."""
+        while True:
+            self._check()
+            state = self._scopes.get(scope)
+            if state is None:
+                self._refuse_undecided()
+            if not self._busy and (
+                state is None or not (state.retiring or any(isinstance(e, Commit) for e in state.pending))
+            ):
+                return state
+            self._wait()
+
+    def _seal(self, state: ScopeState, address: Address) -> None:
+        known = self._lists.get((state.scope, address))
+        if known is None or known.coalescer is None:
+            return
+        before = staged_of(state.pending)
+        joined, failure = join(before, only=address)
+        state.pending = list(joined)
+        self._release_bytes(staged_bytes(before) - staged_bytes(joined))
+        if failure is not None:
+            state.fail(failure)
+
+    def _snapshot(self, state: ScopeState | None) -> LogView | None:
+        """A frozen view, entered; the caller leaves it."""
+        if state is None or state.log is None or not state.log.born:
+            return None
+        view = state.log.view.snapshot()
+        view.handle.__enter__()
+        return view
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def durable_sequence(self, scope: str, level: Durability | None = None) -> int:
+        """Up to which sequence the scope's records are stored at ``level`` (default: the scope's own); 0 if none."""
+        with self._lock:
+            self._check_fork()
+            state = self._scopes.get(scope)
+            if state is None or state.log is None or not state.log.born:
+                return 0
+            if max(state.level, level or state.level) is Durability.POWER:
+                return state.log.durable_sequence
+            return state.log.last_sequence
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        with self._lock:
+            self._check()
+            return sorted(s.scope for s in self._scopes.values() if s.scope and (s.log is not None or s.pending))
+
+    def stats(self) -> dict[str, int | float]:
+        """Counters as plain data: bytes, counts, and seconds for ``sync_seconds``."""
+        with self._lock:
+            pending = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
+            counters = self.counters
+            return {
+                "pending_elements": pending,
+                "pending_bytes": self._bytes,
+                "batches": self._batches,
+                "appends": counters.appends,
+                "frames": counters.frames,
+                "bytes_written": counters.bytes,
+                "syncs": counters.syncs,
+                "sync_seconds": counters.sync_seconds,
+                "failures": self._failures,
+                "scopes_alive": sum(1 for s in self._scopes.values() if s.scope),
+                "sequence": self._sequence,
+                "epoch": self.epoch,
+            }
+
+    def view_of(self, scope: str) -> LogView | None:
+        """A frozen view for a long read without the lock; leave it with ``view.handle.__exit__()``."""
+        with self._lock:
+            return self._snapshot(self._readable(scope))
+
+    # --- may we? ----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._check_fork()
+        if self._unusable is not None:
+            raise self._unusable.again() from self._unusable
+
+    def _check_fork(self) -> None:
+        if isinstance(self._unusable, HandleForked):
+            raise self._unusable.again()
+
+    def _scope(self, scope: str) -> ScopeState:
+        state = self._scopes.get(scope)
+        if state is None:
+            self._refuse_undecided()
+            state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
+        return state
+
+    def _refuse_undecided(self) -> None:
+        unreadable = self.recovery.unreadable
+        if unreadable:
+            raise ReadFailed(
+                f"{unreadable[0].path} could not be read when the session was opened ({unreadable[0].reason}): whether "
+                "this scope is alive is not known",
+                "mend the disk or the permissions and open the session again; the session scope goes on",
+            )
+
+
+def _merge(
+    view: LogView | None,
+    address: Address,
+    fresh: list[Record],
+    above: int,
+    below: int,
+    descending: bool,
+) -> Iterator[Record]:
+    """Stored elements and staged ones, which are always younger."""
+    if descending:
+        yield from reversed(fresh)
+    if view is not None:
+        yield from view.elements(address, above=above, below=below, descending=descending)
+    if not descending:
+        yield from fresh
