@@ -21,7 +21,6 @@ from scopelog_engine.frame import (
     encode_frame,
     follows,
     parse_frame,
-    varint,
 )
 from scopelog_engine.layout import (
     KIND_BATCH,
@@ -176,7 +175,7 @@ def test_zeros_covers_and_reserved_magics() -> None:
 def test_a_claimed_length_takes_no_memory() -> None:
     good, _ = frame_bytes(payload=b"")
     size = int.from_bytes(good[4:8], "little")
-    forged = good[:4] + (size + 4).to_bytes(4, "little") + good[8:-4] + varint(2**40) + good[-4:]
+    forged = good[:4] + (size + 4).to_bytes(4, "little") + good[8:-4] + b"\x80\x80\x80\x80\x80\x20" + good[-4:]
     assert parse_frame(forged, 0, 100, 7) in (Fault.ENVELOPE, Fault.CHECKSUM) or isinstance(
         parse_frame(forged, 0, 100, 7), Short
     )

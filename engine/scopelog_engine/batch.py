@@ -8,7 +8,7 @@ from .codec import compress
 from .frame import NO_MARK, encode_frame
 from .header import Header, encode_header
 from .layout import FRAME_TARGET_BYTES, KIND_BATCH, KIND_CLOSE, KIND_INDEX
-from .lines import Line, Note, encode_line
+from .lines import Line, Note, encode_line, new_tuple
 from .stretch import Span, Tail
 
 
@@ -55,7 +55,7 @@ class Batch:
         """Batch frames for the lines. The tail's table gains what they define (to be kept or undone by the caller)."""
         milliseconds = wall_ms - self._header.time
         base = self._header.first
-        for group in _frames_of(lines):
+        for group in (lines,) if len(lines) == 1 else _frames_of(lines):
             notes: list[Note] = []
             if len(group) == 1:
                 text = encode_line(group[0], base, milliseconds, tail.table, notes)
@@ -66,7 +66,7 @@ class Batch:
             data = self._add(
                 KIND_BATCH, first, last, len(group), len(text), compress(text, waiting=waiting), self._mark
             )
-            self.spans.append((Span(offset, len(data), first, last), data))
+            self.spans.append((new_tuple(Span, (offset, len(data), first, last)), data))
             self.notes.append(notes)
 
     def close(self, mark: int) -> None:
@@ -94,9 +94,6 @@ class Batch:
 
 def _frames_of(lines: list[Line]) -> Iterator[list[Line]]:
     """Cut lines into frames of about FRAME_TARGET_BYTES; a line with a large element gets a frame of its own."""
-    if len(lines) == 1:
-        yield lines
-        return
     group: list[Line] = []
     size = 0
     for line in lines:

@@ -31,10 +31,11 @@ from .layout import (
 )
 
 _FIXED: Final = struct.Struct("<BHI")  # version, digest, previous checksum
+_HEAD: Final = struct.Struct("<B3sIBHI")  # kind, magic, size, and these
+_HEAD_BYTES: Final = _HEAD.size
 _MIN_ENVELOPE: Final = SKIPPABLE_HEADER + _FIXED.size + 7 + 4
 MAX_ENVELOPE: Final = SKIPPABLE_HEADER + _FIXED.size + 7 * 10 + 4
 NO_MARK: Final = -1
-_ONE_BYTE: Final = [bytes((n,)) for n in range(128)]
 
 
 class Fault(Enum):
@@ -72,20 +73,6 @@ class Frame(NamedTuple):
         return self.offset + self.length
 
 
-def varint(number: int) -> bytes:
-    """LEB128 of a non-negative integer."""
-    if number < 128:
-        return _ONE_BYTE[number]
-    if number < 16384:
-        return bytes((number & 127 | 128, number >> 7))
-    out = bytearray()
-    while number >= 128:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def encode_frame(
     kind: int,
     *,
@@ -104,25 +91,28 @@ def encode_frame(
 
     ``mark`` must not exceed ``offset`` (a mark never names bytes of its own frame).
     """
-    delta = raw_length - len(payload)
-    fields = b"".join(
-        (
-            _FIXED.pack(ENVELOPE_VERSION, digest, previous),
-            varint(epoch),
-            varint(first),
-            varint(last - first),
-            varint(commits),
-            varint(len(payload)),
-            varint(delta * 2 if delta >= 0 else -delta * 2 - 1),
-            varint(0 if mark < 0 else offset - mark + 1),
-        )
-    )
+    stored = len(payload)
+    delta = raw_length - stored
+    head = bytearray(_HEAD_BYTES)
+    for number in (
+        epoch,
+        first,
+        last - first,
+        commits,
+        stored,
+        delta * 2 if delta >= 0 else -delta * 2 - 1,
+        0 if mark < 0 else offset - mark + 1,
+    ):
+        while number >= 128:
+            head.append(number & 127 | 128)
+            number >>= 7
+        head.append(number)
     inside = payload_is_inside(kind)
-    size = len(fields) + 4 + (len(payload) if inside else 0)
-    head = bytes((kind,)) + MAGIC_TAIL + size.to_bytes(4, "little") + fields
+    size = len(head) - SKIPPABLE_HEADER + 4 + (stored if inside else 0)
+    _HEAD.pack_into(head, 0, kind, MAGIC_TAIL, size, ENVELOPE_VERSION, digest, previous)
     checksum = crc32(payload, crc32(head, offset & 0xFFFFFFFF))
     tail = checksum.to_bytes(4, "little")
-    return (head + payload + tail if inside else head + tail + payload), checksum
+    return b"".join((head, payload, tail) if inside else (head, tail, payload)), checksum
 
 
 def encode_cover(length: int) -> bytes:

@@ -61,6 +61,10 @@ class Record(NamedTuple):
     time: int
 
 
+new_tuple: Final = tuple.__new__
+"""Makes a NamedTuple without a Python-level call, on paths where that counts."""
+
+
 class BadLine(ValueError):
     """A line inside a frame whose checksum holds breaks the format."""
 
@@ -132,7 +136,7 @@ def commit_line(writes: list[Write]) -> Line:
         size += len(write[3])
         if len(write[3]) > OWN_FRAME_BYTES:
             large = True
-    return Line(writes, False, writes[0][0], writes[-1][0], size, large)
+    return new_tuple(Line, (writes, False, writes[0][0], writes[-1][0], size, large))
 
 
 def encode_line(line: Line, base: int, milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
@@ -181,7 +185,7 @@ def _commit_items(writes: Sequence[Write], items: list[bytes], table: AddressTab
             run.append(body)
             run_address = address
             continue
-        notes.append(Note(code, address, sequence, sequence, 1, argument))
+        notes.append(new_tuple(Note, (code, address, sequence, sequence, 1, argument)))
         if code == RETIRE:
             items.append(b'["!",%b]' % _json(argument))
             continue
@@ -212,7 +216,7 @@ def _end_run(
 ) -> None:
     assert address is not None
     items.append(b"[%d,%b]" % (table.number(address, items), b",".join(run)))
-    notes.append(Note(APPEND, address, expected - len(run), expected - 1, len(run), None))
+    notes.append(new_tuple(Note, (APPEND, address, expected - len(run), expected - 1, len(run), None)))
 
 
 _decode_lines = msgspec.json.Decoder().decode_lines

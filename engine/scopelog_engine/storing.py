@@ -10,14 +10,14 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from .durability import Durability
 from .environment import Counters, Environment, Settings
 from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
-from .lines import Address, Line, commit_line
+from .lines import Address, Line, commit_line, new_tuple
 from .lock import WriterLock
 from .logfile import LogFile
 from .recovery import Recovery
@@ -44,7 +44,7 @@ class Work(NamedTuple):
     """What the leader took from one scope."""
 
     state: ScopeState
-    batch: list[Staged | Commit]
+    batch: list[Any]  # Staged | Commit
     tickets: list[Ticket]
     commits: list[Commit]  # those of the batch; each is a ticket too
     sync: bool
@@ -240,7 +240,7 @@ class Storing:
         state.deadline = None
         if len(pending) > count and not state.retiring:
             self._open_window(state)
-        return Work(state, pending[:count], tickets, commits, sync)
+        return new_tuple(Work, (state, pending[:count], tickets, commits, sync))
 
     def _open_window(self, state: ScopeState) -> None:
         when = self._env.clock.monotonic() + self.settings.window
@@ -266,7 +266,7 @@ class Storing:
                     log.append(lines, self._env.clock.wall_ms(), sync=work.sync)
                 elif work.sync:
                     log.sync()
-            return Outcome(log, kept, failed_join, None, True)
+            return new_tuple(Outcome, (log, kept, failed_join, None, True))
         except ScopelogError as failure:
             return Outcome(log, kept, failed_join, failure, False)
         except OSError as failure:
@@ -336,7 +336,7 @@ class Storing:
             state.log = log
         freed = 0
         if len(batch) > len(work.commits):
-            freed = staged_bytes(staged_of(batch) if work.commits else cast("list[Staged]", batch))
+            freed = staged_bytes(staged_of(batch) if work.commits else batch)
         if stored:
             del state.pending[: len(batch)]
         else:
@@ -489,13 +489,15 @@ def staged_bytes(entries: Sequence[Staged]) -> int:
 
 def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | None]:
     """A batch as lines, and its staged elements as they are joined for that. No join crosses a commit."""
+    if len(work.batch) == len(work.commits):
+        return [commit_line(commit.writes) for commit in work.commits], [], None
     lines: list[Line] = []
     kept: list[Staged] = []
     failed: CoalescerFailed | None = None
     start = 0
     for commit in [*work.commits, None]:
         stop = len(work.batch) if commit is None else work.batch.index(commit, start)
-        run = cast("list[Staged]", work.batch[start:stop])
+        run = work.batch[start:stop]
         if run and work.state.joins:
             run, failure = join(run)
             failed = failed or failure

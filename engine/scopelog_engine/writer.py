@@ -26,13 +26,14 @@ from .errors import (
     WriteFailed,
 )
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
-from .lines import APPEND, RETIRE, SET, Address, Write
+from .lines import APPEND, RETIRE, SET, Address, Write, new_tuple
 from .logfile import LogFile
 from .reading import Reading
 from .scope import ENTRY_OVERHEAD, Commit, ListState, Place, ScopeState, Ticket, last_of
 
 _log = logging.getLogger(__name__)
 _WITH_VALUE: Final = (APPEND, SET)
+_PROCESS: Final = Durability.PROCESS
 _QUOTA_PIECE: Final = 256 * 1024
 _NAMES_BYTES: Final = 64  # a write's brackets and numbers; each character of a name may take 6 bytes
 
@@ -111,15 +112,8 @@ class Writer(Reading):
     def _admit_slowly(self, place: Place, size: int) -> ListState:
         """Everything about an admission that is not the usual case. Returns with room for ``size`` bytes."""
         while True:
-            self._check()
-            owner = self._scope(place.scope_id)
-            if owner.retiring:
-                self._wait()
-                continue
-            self._raise_failure(owner)
-            self._refuse_poisoned(owner)
+            owner = self._unblock(place.scope_id)
             self._prove_epoch()
-            owner.blocked = False
             if self._sequence >= MAX_SEQUENCE:
                 raise LimitExceeded("the session has used up its sequences", "start a new session")
             state = self._lists.get((place.scope_id, place.address))
@@ -135,6 +129,19 @@ class Writer(Reading):
             owner.joins = owner.joins or place.coalescer is not None
         place.cached = state
         return state
+
+    def _unblock(self, scope_id: str) -> ScopeState:
+        """The scope, once nothing stands against writing to it; raises what does."""
+        while True:
+            self._check()
+            owner = self._scope(scope_id)
+            if owner.retiring:
+                self._wait()
+                continue
+            self._raise_failure(owner)
+            self._refuse_poisoned(owner)
+            owner.blocked = False
+            return owner
 
     def _extend_quota(self, size: int) -> bool:
         """Reserve more of the store's bound, in pieces, up to this session's own."""
@@ -166,15 +173,11 @@ class Writer(Reading):
         if size > MAX_COMMIT_BYTES:
             raise LimitExceeded(f"the commit takes {size} bytes as JSON, the limit is {MAX_COMMIT_BYTES}", "split it")
         with self._lock:
-            while True:
-                self._check()
-                owner = self._scope(scope)
-                if not owner.retiring:
-                    break
-                self._wait()
-            self._raise_failure(owner)
-            self._refuse_poisoned(owner)
-            if not self._epoch_proved and max(owner.level, level or owner.level) is Durability.PROCESS:
+            owner = self._scopes.get(scope)
+            if owner is None or owner.blocked:
+                owner = self._unblock(scope)
+            wanted = owner.level if level is None or level < owner.level else level
+            if wanted is _PROCESS and not self._epoch_proved:
                 self._prove_epoch()
             first = self._sequence + 1
             last = self._sequence + len(bodies)
@@ -183,7 +186,7 @@ class Writer(Reading):
             writes: list[Write] = []
             for sequence, change, body in zip(range(first, last + 1), changes, bodies, strict=True):
                 writes.append((sequence, change[0], change[1], body, change[3]))
-            commit = Commit(writes, owner.level if level is None or level < owner.level else level, retires)
+            commit = Commit(writes, wanted, retires)
             self._sequence = last
             try:
                 owner.pending.append(commit)
@@ -195,7 +198,7 @@ class Writer(Reading):
             except BaseException:
                 self._withdraw(owner, commit)
                 raise
-        return Receipt(first, last)
+        return new_tuple(Receipt, (first, last))
 
     def flush(self, level: Durability | None = None) -> None:
         """Barrier: returns once everything admitted before is stored at its scope's level, or at ``level``."""

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar, final
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidAddress
 from scopelog_engine.layout import MAX_NAME_BYTES, MAX_SEQUENCE, check_id
-from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, TRIM, VALUE, Address
+from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, TRIM, VALUE, Address, new_tuple
 from scopelog_engine.scope import SESSION as SESSION_ID
 from scopelog_engine.scope import Coalescer, Place
 from scopelog_engine.writer import Change
@@ -104,7 +104,9 @@ class List(_Address[S_co]):
 
     def append(self, element: Json, tag: str | None = None) -> Write[S_co]:
         """Append as part of a commit. ``tag``: a non-empty string stored beside the element."""
-        return Write(self.scope_id, Change(APPEND, self.address, element, check_tag(tag)))
+        if tag is not None:
+            check_tag(tag)
+        return Write(self.scope_id, new_tuple(Change, (APPEND, self.address, element, tag)))
 
     def trim(self, upto: int) -> Write[S_co]:
         """Drop the elements up to and including sequence ``upto``; those appended later are never touched."""
