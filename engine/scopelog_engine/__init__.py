@@ -1,0 +1,18 @@
+"""The storage engine under scopelog: knows bytes and records, nothing of messages, operations or memory.
+
+Layout, from the disk upwards; no module imports one that stands below it in another group::
+
+    fs, clock                        the seams: disk and time
+    layout, errors, durability       names, magic numbers, limits; what can go wrong; what is promised
+    frame, codec, elements, lines,   pure codecs: envelope, zstd, JSON values, commit lines,
+      header, stretch, batch           the file header, index frames, frames to be written
+    scan, survey, view               reading: following the chain, finding the end, answering from a log
+    logfile                          writing one log: append, sync, roll back, poison, close
+    lock, recovery, opening          taking a session over
+    scope, staging, storing,         a session: what waits, how it is joined, who stores it,
+      reading, writer                  how it is read and written
+    reader, check                    other readers; proof of soundness
+    environment, store               a directory of sessions
+
+Users import :mod:`scopelog`. Nothing here is public.
+"""
