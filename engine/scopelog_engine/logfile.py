@@ -146,8 +146,8 @@ class LogFile:
 
     @property
     def synced(self) -> bool:
-        """Whether every byte is known to be on disk."""
-        return self.durable >= self.end
+        """Whether every byte that matters is known to be on disk: a closing frame itself need not be."""
+        return self.durable >= self.end or (self.clean and not self.touched)
 
     @property
     def anchored(self) -> bool:
