@@ -389,10 +389,10 @@ def _upwards(directory: DirNode | None) -> Iterator[Node]:
 class LoseAll:
     """Only what was synced."""
 
-    def entries(self, pending: Sequence[EntryChange]) -> Iterable[EntryChange]:  # noqa: ARG002
+    def entries(self, pending: Sequence[EntryChange]) -> Iterable[EntryChange]:
         return ()
 
-    def content(self, node: FileNode) -> Iterable[Change]:  # noqa: ARG002
+    def content(self, node: FileNode) -> Iterable[Change]:
         return ()
 
 
