@@ -1,0 +1,327 @@
+"""Short scripts, cut down at every step of the disk, in every state that a crash there can leave, exhaustively.
+
+Each outcome is opened unaided, held against the model, appended to, opened again and checked; and where opening had
+something to repair, that repair is cut down at every one of its own steps and has to end in the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from errno import EIO
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from fuzz.simdisk import KeepAll, LoseAll, SimCrash, SimDisk
+from scopelog import ScopelogError
+from tests.model import Spec
+from tests.model_handles import POWER, PROCESS, Settings, random_identities, steady_identities
+from tests.model_rig import Rig
+
+LONG = os.environ.get("SCOPELOG_HYPOTHESIS") == "long"
+STATES = 200 if LONG else 6
+REPAIRS = 100 if LONG else 3
+"""How many different images of one script have their repair cut down as well."""
+
+Script = Callable[[Rig], None]
+SID = "s"
+
+
+def _set(key: str, value: object) -> Spec:
+    return Spec("set", key=key, value=value)
+
+
+def _add(text: str, key: str = "plain", tag: str | None = None) -> Spec:
+    return Spec("append", key=key, kind="list", value=text, tag=tag)
+
+
+def _retire(scope: str) -> Spec:
+    return Spec("retire", retired=scope)
+
+
+def nothing(rig: Rig) -> None:
+    """Nothing comes before the script."""
+
+
+def opened(rig: Rig) -> None:
+    rig.open(SID)
+
+
+def committed(rig: Rig) -> None:
+    rig.open(SID)
+    rig.commit(SID, "", [_set("a", 1), _add("first", tag="t")])
+
+
+def scoped(rig: Rig) -> None:
+    committed(rig)
+    rig.commit(SID, "op-1", [_set("a", 2), _add("of the scope")])
+    rig.stage(SID, "op-1", "text", "staged ")
+
+
+def closed(rig: Rig) -> None:
+    scoped(rig)
+    rig.close_store()
+
+
+def torn(rig: Rig) -> None:
+    """Killed in the middle of a write to the sidecar; the power fails in the middle of one to main."""
+    scoped(rig)
+    rig.stage(SID, "op-1", "text", "and cut")
+    _die(rig, lambda: rig.flush(SID), 30)
+    rig.kill()
+    rig.open(SID)
+    _die(rig, lambda: rig.commit(SID, "", [_set("b", "torn")]), 20)
+    rig.cut_power(KeepAll())
+
+
+def unsynced(rig: Rig) -> None:
+    """A sync of main has failed: its bytes are in memory alone, in this process and the next."""
+    committed(rig)
+    rig.disk.fail("sync", 1, EIO, "main")
+    rig.faulty = True
+    assert not rig.commit(SID, "", [_set("b", "unknown")])
+    rig.disk.heal()
+    assert not rig.commit(SID, "", [_set("b", "refused")])
+    rig.close(SID)
+    rig.faulty = False
+
+
+def long(rig: Rig) -> None:
+    """Main is about to be given an index frame."""
+    rig.open(SID)
+    for n in range(4):
+        rig.commit(SID, "", [_add(Random(n).randbytes(15_000).hex())])
+
+
+def _die(rig: Rig, call: Callable[[], object], count: int) -> None:
+    """Crash in the next write to a log, after ``count`` bytes of it."""
+    trial = rig.disk.steps
+    while True:
+        trial += 1
+        rig.disk.crash_at(trial, "torn", count)
+        try:
+            call()
+        except SimCrash:
+            return
+
+
+def commits(rig: Rig) -> None:
+    rig.commit(SID, "", [_set("a", 3), _add("second")], PROCESS)
+    rig.commit(SID, "", [Spec("delete", key="a"), _add("third")], POWER)
+
+
+def windows(rig: Rig) -> None:
+    for text in ("one ", "two ", "three "):
+        rig.stage(SID, "op-1", "text", text)
+    rig.stage(SID, "", "text", "main")
+    rig.advance(100)
+    rig.stage(SID, "op-1", "text", "four", "t")
+    rig.stage(SID, "op-1", "text", "five")
+    rig.flush(SID, POWER)
+
+
+def retirement(rig: Rig) -> None:
+    rig.commit(SID, "", [_set("done", True), _retire("op-1")])
+
+
+def reuse(rig: Rig) -> None:
+    rig.commit(SID, "", [_retire("op-1"), _retire("never")])
+    rig.stage(SID, "op-1", "text", "a new life")
+    rig.flush(SID)
+    rig.commit(SID, "op-1", [_set("a", "new")], POWER)
+    rig.commit(SID, "", [_retire("op-1")])
+
+
+def trims(rig: Rig) -> None:
+    rig.commit(SID, "", [_add("x"), Spec("trim", key="plain", kind="list", number=2), _add("y")])
+    rig.commit(SID, "op-1", [Spec("delete", key="text", kind="list"), _add("z", "text")])
+    rig.flush(SID, POWER)
+
+
+def closing(rig: Rig) -> None:
+    rig.commit(SID, "", [_add("last")])
+    rig.close_store()
+
+
+def reopening(rig: Rig) -> None:
+    rig.open(SID)
+    rig.commit(SID, "", [_add("after")], PROCESS)
+    rig.commit(SID, "op-1", [_add("after")], POWER)
+    rig.close_store()
+
+
+def deletion(rig: Rig) -> None:
+    rig.delete(SID)
+    rig.open(SID)
+    rig.commit(SID, "", [_set("a", "again")])
+
+
+class Scenario(NamedTuple):
+    before: Script
+    script: Script
+    settings: Settings = Settings()
+    preallocates: bool = False
+
+
+SCENARIOS = {
+    "open": Scenario(nothing, opened),
+    "first commit": Scenario(opened, commits, preallocates=True),
+    "commits": Scenario(committed, commits, Settings(PROCESS, PROCESS)),
+    "first window": Scenario(opened, windows),
+    "windows at power": Scenario(scoped, windows, Settings(POWER, POWER, 20)),
+    "retirement": Scenario(scoped, retirement),
+    "retirement at process": Scenario(scoped, retirement, Settings(PROCESS, PROCESS)),
+    "reuse": Scenario(scoped, reuse),
+    "reuse, scopes above": Scenario(scoped, reuse, Settings(PROCESS, POWER)),
+    "trims": Scenario(scoped, trims, Settings(POWER, POWER)),
+    "close": Scenario(scoped, closing, preallocates=True),
+    "close at process": Scenario(scoped, closing, Settings(PROCESS, PROCESS)),
+    "reopen": Scenario(closed, reopening),
+    "repair": Scenario(torn, reopening),
+    "after a failed sync": Scenario(unsynced, reopening),
+    "index frame": Scenario(long, closing),
+    "delete": Scenario(closed, deletion),
+}
+
+
+@pytest.fixture(autouse=True)
+def consistency_check() -> Iterator[None]:
+    """In place of the shared one, which knows real directories only: every outcome ends with :meth:`Rig.check`."""
+    yield
+    random_identities()
+
+
+def start(scenario: Scenario) -> Rig:
+    steady_identities()
+    rig = Rig(scenario.settings, SimDisk(preallocates=scenario.preallocates))
+    scenario.before(rig)
+    return rig
+
+
+def test_a_script_survives_without_a_crash() -> None:
+    """Every script runs, takes steps, and its end is sound."""
+    for scenario in SCENARIOS.values():
+        rig = start(scenario)
+        before = rig.disk.steps
+        scenario.script(rig)
+        assert rig.disk.steps > before
+        rig.check()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_crash_point(name: str) -> None:
+    scenario = SCENARIOS[name]
+    whole = start(scenario)
+    base, told = whole.disk.steps, len(whole.disk.trace)
+    scenario.script(whole)
+    steps = whole.disk.trace[told:]
+    assert len(steps) == whole.disk.steps - base
+    seen: set[object] = set()
+    repaired: set[object] = set()
+    for number, step in enumerate(steps, 1):
+        ways: list[tuple[str, int]] = [("before", 0), ("after", 0)]
+        if step[0] == "pwrite":
+            ways += [("torn", int(step[3]) // 2), ("torn", max(1, int(step[3]) - 1))]
+        for mode, count in ways:
+            rig = start(scenario)
+            rig.disk.crash_at(base + number, mode, count)  # type: ignore[arg-type]
+            with contextlib.suppress(SimCrash):  # a last step that fails by itself is not followed by another
+                scenario.script(rig)
+            assert rig.disk.crashed
+            outcomes = [("kill", rig.disk.kill())]
+            outcomes += [(f"power {n}", disk) for n, disk in enumerate(rig.disk.crash_states(STATES, seed=number))]
+            for state, disk in outcomes:
+                power = state != "kill"
+                promised = [
+                    (sid, scope, life.process, life.power, life.ended)
+                    for sid, model in rig.models.items()
+                    for scope, lives in model.lives.items()
+                    for life in lives
+                ]
+                key = (image(disk), str(promised), str(rig.models), power)
+                if key in seen:
+                    continue
+                seen.add(key)
+                try:
+                    survive(rig.fork(disk), power, repaired)
+                except (AssertionError, ScopelogError, OSError) as error:
+                    raise AssertionError(f"{name}, step {number} {step}, {mode} {count}, {state}: {error!r}") from error
+
+
+def image(disk: SimDisk) -> frozenset[tuple[str, bytes]]:
+    """The files, without the courtesy note of the lock."""
+    return frozenset((path, data) for path, data in disk.snapshot().items() if not path.endswith("LOCK"))
+
+
+def logs(files: frozenset[tuple[str, bytes]]) -> frozenset[tuple[str, bytes]]:
+    """All but the store's own file, which is made anew, with another time, if it did not survive."""
+    return frozenset((path, data) for path, data in files if not path.endswith("store.zst"))
+
+
+def survive(rig: Rig, power: bool, repaired: set[object]) -> None:
+    """Open what a crash has left, append behind it, read it again."""
+    left = rig.disk.copy()
+    steady_identities()
+    worst = [f for f in rig.open_store().check() if f.severity == "corrupt"]
+    assert not worst, worst
+    before = rig.observe(SID)
+    session = rig.open(SID, power=power)
+    after = rig.observe(SID)
+    assert (before or {"": []}) == (after or {"": []}), "a reader without the lock has the same verdict"
+    nothing_cut_silently(left, rig.disk)
+    if session.recovery and image(left) not in repaired and len(repaired) < REPAIRS:
+        repaired.add(image(left))
+        repair_again(rig.fork(left.copy()), image(rig.disk), power)
+    rig.verify()
+    rig.commit(SID, "", [_add("behind the repair"), _set("b", 5)], PROCESS)
+    rig.stage(SID, "op-1", "text", "behind ")
+    rig.stage(SID, "op-1", "text", "it")
+    rig.flush(SID)
+    rig.kill()
+    rig.open(SID)
+    rig.verify_stored(SID)
+    rig.commit(SID, "", [_add("and again")], POWER)
+    rig.cut_power()
+    rig.open(SID, power=True)
+    rig.verify_stored(SID)
+    rig.check()
+
+
+def nothing_cut_silently(left: SimDisk, now: SimDisk) -> None:
+    """Whatever recovery has cut from a log stands in a file beside it, unless it is untouched preallocated space."""
+    files = now.snapshot()
+    for path, data in left.snapshot().items():
+        if not path.endswith(".zst") or path.endswith("store.zst") or path not in files:
+            continue
+        kept = files[path]
+        assert data.startswith(kept), f"{path} was changed, not only cut"
+        cut = data[len(kept) :]
+        if cut and any(cut[8:]):
+            assert any(name.startswith(path) and files[name] == cut for name in files), f"{len(cut)} bytes of {path}"
+
+
+def repair_again(rig: Rig, whole: frozenset[tuple[str, bytes]], power: bool) -> None:
+    """The repair, cut down at each of its steps and run again, ends in the same bytes as one that was not.
+
+    After a mere kill the power is not cut: that may take what is to be repaired.
+    """
+    left = rig.disk
+    trial = left.copy()
+    rig.fork(trial).open_store().session(SID)
+    for number in range(1, trial.steps + 1):
+        for mode in ("before", "after", "torn"):
+            disk = left.copy()
+            disk.crash_at(number, mode, 9)
+            steady_identities()
+            with contextlib.suppress(SimCrash):
+                rig.fork(disk).open_store().session(SID)
+            for outcome in (disk.kill(), *([disk.crash(LoseAll()), disk.crash(KeepAll())] if power else [])):
+                steady_identities()
+                again = rig.fork(outcome)
+                again.open_store().session(SID)
+                assert logs(image(outcome)) == logs(whole), (
+                    f"repaired differently after {mode} {trial.trace[number - 1]}"
+                )
