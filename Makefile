@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 STREAM ?=
+export STREAM
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -14,7 +15,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
 
 demo: $(VENV)/.cli ## record a stream (STREAM=file.jsonl), kill the recorder half-way, recover, count the cost
-	@$(BIN)/python -m scopelog.cli.demo $(if $(STREAM),"$(STREAM)")
+	@$(BIN)/python -m scopelog.cli.demo "$$STREAM"
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k window")
 	$(BIN)/python -m pytest $(ARGS)

@@ -16,8 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from scopelog_engine.elements import freeze
+
 from ..addresses import list_of
-from ..errors import ScopelogError
+from ..errors import InvalidInput, ScopelogError
 from ..store import Store
 from .arrival import Line
 from .output import as_json, count
@@ -34,6 +36,10 @@ BLOCK: Final = 4096  # what the disk writes at least for a sync
 
 class Broken(Exception):
     """The demonstration cannot go on, or has shown that something is wrong."""
+
+
+class Refused(InvalidInput):
+    """The stream cannot be used; nothing was recorded."""
 
 
 class Recorder:
@@ -104,7 +110,10 @@ def run(stream: Path) -> None:
     say(f"scopelog demo: a stream of {count(len(lines), 'line')}, {count(raw, 'byte')} as JSON lines ({stream.name})")
 
     half = max(1, len(lines) // 2)
-    step(1, f"record it: a line about every {PACE * 1000:.0f} ms, stored together by windows of {WINDOW_MS} ms")
+    pace = f"a line about every {PACE * 1000:.0f} ms"
+    if half > PACED_LINES:
+        pace = f"{half - PACED_LINES:,} lines at once, then {pace}"
+    step(1, f"record the first half: {pace}, stored together by windows of {WINDOW_MS} ms")
     fed_at: list[float] = []
     first = Recorder()
     first.feed(lines[:half], fed_at)
@@ -141,14 +150,21 @@ def run(stream: Path) -> None:
 
 
 def read_stream(path: Path) -> list[bytes]:
-    """The lines that are not blank, each checked to be JSON."""
-    texts = [line.strip(b" \t\r") for line in path.read_bytes().split(b"\n")]
+    """The lines that are not blank, each checked to be an element."""
+    try:
+        texts = [line.strip(b" \t\r") for line in path.read_bytes().split(b"\n")]
+    except OSError as error:
+        raise Refused(f"{path} cannot be read ({error.strerror})", "name a file of JSON lines: STREAM=file") from None
     for number, text in enumerate(texts, 1):
-        if text:
-            parse(Line(number, text))
+        if not text:
+            continue
+        try:
+            freeze(parse(Line(number, text)))
+        except ScopelogError as error:
+            raise Refused(f"{path}, line {number}: {error.cause}", "mend that line; nothing was recorded") from None
     lines = [text for text in texts if text]
     if not lines:
-        raise Broken(f"{path} holds no line")
+        raise Refused(f"{path} holds no line", "name a file of JSON lines: STREAM=file")
     return lines
 
 
