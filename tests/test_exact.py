@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from scopelog import (
     Json,
     ManualClock,
     Store,
+    list_of,
 )
 
 from .stores import DELTAS, MESSAGES, TITLE
@@ -188,3 +192,24 @@ def test_any_json_comes_back_exactly_or_is_refused(elements: list[Json]) -> None
                 session.flush()
         with store.session("s") as session:
             assert [repr(e.element) for e in session.read(MESSAGES)] == [repr(element) for element in kept]
+
+
+@pytest.mark.parametrize("limit", ["640", "0"])
+def test_long_integers_are_read_whatever_limit_the_interpreter_was_started_with(store_path: Path, limit: str) -> None:
+    """An integer that one process may write must not look like damage to another: its limit is ours, not theirs."""
+    numbers = [10**999, -(10**4299), 10**4300 - 1]
+    with Store.open(store_path) as store, store.session("s") as session:
+        session.commit([list_of("a", "b").append(number) for number in numbers])
+    program = (
+        "import sys; from scopelog import *\n"
+        "with Store.open(sys.argv[1]) as store, store.session('s') as session:\n"
+        "    numbers = [e.element for e in session.read(list_of('a', 'b'))]\n"
+        "    assert numbers == [10**999, -(10**4299), 10**4300 - 1]\n"
+        "    for number in (10**4300, -(10**4300)):\n"
+        "        try: session.commit([list_of('a', 'b').append(number)])\n"
+        "        except LimitExceeded: pass\n"
+        "        else: raise AssertionError('taken')\n"
+        "    assert store.check() == [] or all(f.severity == 'note' for f in store.check())\n"
+    )
+    environment = {**os.environ, "PYTHONINTMAXSTRDIGITS": limit}
+    subprocess.run([sys.executable, "-c", program, str(store_path)], check=True, timeout=120, env=environment)

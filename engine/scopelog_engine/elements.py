@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from .errors import InvalidElement, LimitExceeded
-from .layout import MAX_DEPTH, MAX_ELEMENT_BYTES
+from .layout import MAX_DEPTH, MAX_ELEMENT_BYTES, MAX_INT_DIGITS
 
 Json: TypeAlias = Any  # dict[str, Json] | list[Json] | str | int | float | bool | None
 
@@ -25,6 +25,8 @@ decode_json = msgspec.json.Decoder().decode
 NOT_PLAIN: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """What the quick path raises for an element that needs a closer look."""
 SHALLOW_BYTES: Final = 2 * MAX_DEPTH  # shorter text cannot nest deeper than the limit
+_CHUNK: Final = 600  # digits that any setting of the interpreter's limit lets through
+_LARGEST_INT: Final = 10**MAX_INT_DIGITS
 _REMEDY: Final = "store dict (str keys), list, str, int, float, bool or None"
 
 
@@ -68,8 +70,22 @@ def thaw(body: bytes) -> Json:
 
 
 def loads(text: bytes) -> Json:
-    """Strict JSON by the standard library, which alone reads lone surrogates and integers of any length."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    """Strict JSON by the standard library, which alone reads lone surrogates and long integers."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int)
+
+
+def _parse_int(digits: str) -> int:
+    """Like ``int``, but independent of the limit that the interpreter was started with."""
+    if len(digits) <= _CHUNK:
+        return int(digits)
+    if len(digits) > MAX_INT_DIGITS + 1:
+        raise ValueError(f"an integer has more than {MAX_INT_DIGITS} digits")
+    negative = digits[0] == "-"
+    number = 0
+    for at in range(negative, len(digits), _CHUNK):
+        chunk = digits[at : at + _CHUNK]
+        number = number * 10 ** len(chunk) + int(chunk)
+    return -number if negative else number
 
 
 def _refuse_constant(name: str) -> None:
@@ -98,7 +114,13 @@ def _walk(element: Json) -> None:
     stack: list[tuple[Any, int]] = [(element, 0)]
     while stack:
         item, depth = stack.pop()
-        if item is None or isinstance(item, (str, bool, int)):
+        if item is None or isinstance(item, (str, bool)):
+            continue
+        if isinstance(item, int):
+            if not -_LARGEST_INT < item < _LARGEST_INT:
+                raise LimitExceeded(
+                    f"an integer has more than {MAX_INT_DIGITS} digits", "store it as a string, or in pieces"
+                )
             continue
         if isinstance(item, float):
             if not math.isfinite(item):

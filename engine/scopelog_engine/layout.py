@@ -39,6 +39,7 @@ ENVELOPE_VERSION: Final = 1
 # --- limits ------------------------------------------------------------------------------------
 MAX_SEQUENCE: Final = 2**53 - 1
 MAX_DEPTH: Final = 256
+MAX_INT_DIGITS: Final = 4300  # decimal digits of an integer: what every interpreter reads unless told otherwise
 MAX_ELEMENT_BYTES: Final = 64 * 1024 * 1024
 MAX_COMMIT_BYTES: Final = 256 * 1024 * 1024
 MAX_FRAME_BYTES: Final = MAX_COMMIT_BYTES + 2 * 1024 * 1024  # stored, whatever a header says
