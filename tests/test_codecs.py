@@ -269,7 +269,7 @@ def test_commits_come_back_from_their_lines(commits: list[Any], base: int, milli
             writes.append((sequence, code, address, body, argument))
             expected.append(Record(sequence, code, address, element, argument, 10_000 + milliseconds))
             sequence += 1
-        raw += encode_line(commit_line(writes), base, milliseconds, table, notes)
+        raw += encode_line(commit_line(writes, 100), base, milliseconds, table, notes)
         sequence += 3
     for line in raw.splitlines():
         json.loads(line)

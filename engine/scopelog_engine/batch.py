@@ -18,7 +18,19 @@ class Batch:
     ``mark``: up to where the file is known to be durable, 0 for nothing. ``sequence``: the last one before.
     """
 
-    __slots__ = ("_digest", "_epoch", "_frames", "_header", "_mark", "_sequence", "end", "notes", "previous", "spans")
+    __slots__ = (
+        "_digest",
+        "_epoch",
+        "_frames",
+        "_header",
+        "_limit",
+        "_mark",
+        "_sequence",
+        "end",
+        "notes",
+        "previous",
+        "spans",
+    )
 
     def __init__(
         self, header: Header, digest: int, *, epoch: int, mark: int, offset: int, previous: int, sequence: int
@@ -28,6 +40,7 @@ class Batch:
         self._epoch = epoch
         self._mark = mark or NO_MARK
         self._sequence = sequence
+        self._limit = header.limits.frame_bytes()
         self._frames: list[bytes] = []
         self.end = offset
         self.previous = previous
@@ -62,6 +75,11 @@ class Batch:
             else:
                 text = b"".join([encode_line(line, base, milliseconds, tail.table, notes) for line in group])
             first, last = group[0].first, group[-1].last
+            if first <= self._sequence or len(text) > self._limit:
+                raise AssertionError(
+                    f"sequence {first} after {self._sequence}, or {len(text)} bytes: not a legal frame"
+                )
+            self._sequence = last
             offset = self.end
             data = self._add(
                 KIND_BATCH, first, last, len(group), len(text), compress(text, waiting=waiting), self._mark

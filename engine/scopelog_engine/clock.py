@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
+_AFTER_FAILURE = 1.0  # seconds until a callback that failed is called again
 
 
 class Alarm(Protocol):
@@ -66,8 +67,9 @@ class _ThreadAlarm:
                 self._when = when
                 self._ready.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="scopelog-flusher", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="scopelog-flusher", daemon=True)
+                thread.start()  # may fail for want of threads: tried again by the next window
+                self._thread = thread
 
     def close(self) -> None:
         with self._ready:
@@ -91,7 +93,11 @@ class _ThreadAlarm:
                 if self._closed:
                     return
                 self._when = None
-            again = self._callback()
+            try:
+                again = self._callback()
+            except Exception:  # noqa: BLE001 - the one thread that keeps all deadlines must not die of one
+                _log.exception("an alarm failed; it will be tried again")
+                again = time.monotonic() + _AFTER_FAILURE
             if again is not None:
                 self.set(again)
 

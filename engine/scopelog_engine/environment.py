@@ -29,6 +29,9 @@ class Scheduled(Protocol):
 
     session: str
 
+    def flusher_failed(self, error: Exception) -> None:
+        """Raise the error at the next call that touches the session."""
+
     def flush_due(self, now: float) -> float | None:
         """Store every window whose deadline has passed; returns the next deadline, in monotonic seconds."""
 
@@ -41,8 +44,8 @@ class Environment(Protocol):
     identity: str
     """The store's id, in hex."""
 
-    def schedule(self, session: Scheduled, when: float) -> None:
-        """Have the flusher call :meth:`flush_due` at monotonic second ``when``."""
+    def schedule(self, session: Scheduled, when: float) -> bool:
+        """Have the flusher call :meth:`flush_due` at monotonic second ``when``; False if there is none to be had."""
 
     def grant(self, wanted: int) -> bool:
         """Reserve ``wanted`` bytes of the store's bound on what may wait; False if that would pass it."""

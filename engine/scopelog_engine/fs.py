@@ -138,6 +138,10 @@ class OsFile:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:  # of a handle that was dropped: let go of its lock; nothing is persisted
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)
+
 
 class OsFileSystem:
     """The operating system's disk. Files are 0600, directories 0700, descriptors are not inherited by exec."""

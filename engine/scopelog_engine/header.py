@@ -125,7 +125,7 @@ def parse_header(data: bytes, path: str) -> tuple[Header, Frame]:
         header = _decode(raw)
         if isinstance(parse_frame(data, 0, 0, digest_of(header)), Fault):
             raise BadPayload("its envelope carries the digest of another log")
-    except (BadPayload, msgspec.MsgspecError) as error:
+    except (BadPayload, msgspec.MsgspecError, RecursionError) as error:
         raise CorruptLog(
             path=path, offset=0, sequence=0, reason="header", detail=f"its header is malformed ({error})"
         ) from None

@@ -133,4 +133,6 @@ def scope_file_name(first_sequence: int) -> str:
 def scope_file_sequence(name: str) -> int | None:
     """The first sequence a sidecar's name spells, or None if the name is not a sidecar's."""
     match = _SCOPE_NAME.match(name)
-    return int(match.group(1)) if match else None
+    if match is None or int(match.group(1)) > MAX_SEQUENCE:
+        return None
+    return int(match.group(1))

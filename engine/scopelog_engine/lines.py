@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from .elements import Json, loads
+from .errors import ReadFailed
 from .layout import OWN_FRAME_BYTES
 
 LIST: Final = "l"
@@ -118,7 +119,7 @@ class Line(NamedTuple):
     """One commit, or one window of staged elements, on its way to a frame. Entries are in order of sequence.
 
     A commit's ``entries`` are ``Write``; a window's are tuples that begin (sequence, address, JSON text, tag),
-    the addresses of one list being one object. ``size``: bytes of all texts. ``large``: wants a frame of its own.
+    the addresses of one list being one object. ``size``: bytes it may take. ``large``: wants a frame of its own.
     """
 
     entries: Sequence[Any]
@@ -129,13 +130,9 @@ class Line(NamedTuple):
     large: bool
 
 
-def commit_line(writes: list[Write]) -> Line:
-    size = 0
-    large = False
-    for write in writes:
-        size += len(write[3])
-        if len(write[3]) > OWN_FRAME_BYTES:
-            large = True
+def commit_line(writes: list[Write], size: int) -> Line:
+    """``size``: bytes the line may take, its names included."""
+    large = size > OWN_FRAME_BYTES and any(len(write[3]) > OWN_FRAME_BYTES for write in writes)
     return new_tuple(Line, (writes, False, writes[0][0], writes[-1][0], size, large))
 
 
@@ -228,8 +225,12 @@ def _lines_of(raw: bytes) -> list[Any]:
     except (msgspec.MsgspecError, RecursionError):  # lone surrogates or very long integers
         try:
             return [loads(line) for line in raw.split(b"\n") if line]
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise BadLine(f"a line is not JSON ({error})") from None
+        except RecursionError:
+            raise ReadFailed(
+                "an element nests deeper than the caller's stack has room for", "read it from fewer calls deep"
+            ) from None
 
 
 def decode_lines(raw: bytes, base: int, base_time: int, table: dict[int, Address]) -> Iterator[Record]:

@@ -20,6 +20,7 @@ from .fs import File, FileSystem, Identity, write_all
 _ATTEMPTS: Final = 8
 _NOTE_BYTES: Final = 127
 _MAX_NOTE: Final = 512
+_MAX_EPOCH: Final = 2**40  # beyond all that could have been counted
 
 
 class _Owner(msgspec.Struct):
@@ -92,6 +93,7 @@ class WriterLock:
 
 def _read_owner(file: File) -> _Owner:
     try:
-        return msgspec.json.decode(file.pread(_MAX_NOTE, 0).partition(b"\n")[0], type=_Owner)
+        owner = msgspec.json.decode(file.pread(_MAX_NOTE, 0).partition(b"\n")[0], type=_Owner)
+        return owner if 0 <= owner.epoch < _MAX_EPOCH else _Owner(owner.pid, owner.since)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return _Owner()

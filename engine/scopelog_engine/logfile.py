@@ -36,6 +36,7 @@ from .view import Handle, LogView
 
 _log = logging.getLogger(__name__)
 _REWRITE_PIECE: Final = 1024 * 1024
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PREALLOCATION: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 
 
@@ -85,6 +86,8 @@ class LogFile:
         self._size = 0  # what the file's length must be: we are its only writer
         self._rewrite_from: int | None = None
         self._suspect = False  # an append was interrupted: cut back before anything else
+        self._rewritten = False  # the unproved bytes, without a sync yet
+        self._closed = False
         self._adopting = False  # and what is known of the open stretch may be half changed
         self._preallocate = by_rename and fs.preallocates
 
@@ -165,8 +168,7 @@ class LogFile:
         """
         self.check()
         if self._suspect:
-            self._cut_back()
-        old_end = self.end
+            self._mend()
         batch = self._new_batch()
         if self._view is None:
             tail = batch.begin()
@@ -185,11 +187,15 @@ class LogFile:
             if self._view is None:
                 self._create(data, sync)
             else:
+                if not (sync or self._rewritten) and self._rewrite_from is not None:
+                    # Their pages may be clean and lost on disk: not even kill -9 would spare what follows them.
+                    self._rewrite(self._view.handle.file, self._rewrite_from, self.end)
+                    self._rewritten = True
                 self._write(data)
                 if sync:
                     self.sync_to(batch.end)
         except OSError as error:
-            self._abandon(tail, old_end)
+            self._abandon(tail)
             raise WriteFailed(
                 f"{self.path} could not be written ({error})",
                 "nothing of this call was stored; make room or mend the disk and try again",
@@ -198,7 +204,7 @@ class LogFile:
             tail.table.undo()  # the bytes stay, but not for this process: the log takes no more writes in it
             raise
         except BaseException:
-            self._abandon(tail, old_end)
+            self._abandon(tail)
             raise
         self._adopt(tail, batch, lines)
 
@@ -249,7 +255,7 @@ class LogFile:
         except OSError as error:
             if error.errno in _NO_PREALLOCATION:
                 self._preallocate = False
-            elif error.errno != errno.ENOSPC:
+            elif error.errno not in _NO_ROOM:
                 raise
             # No room to reserve: the write itself will tell whether there is room for the frame.
             file.truncate(self._size)
@@ -313,22 +319,26 @@ class LogFile:
         self._adopting = False
         self._suspect = False
 
-    def _abandon(self, tail: Tail, old_end: int) -> None:
-        """After a failed append: forget what it defined, and cut the file back now if that is possible."""
+    def _abandon(self, tail: Tail) -> None:
+        """After a failed append: forget what it defined, and mend the file now if that is possible."""
         self.counters.failures += 1
-        if self._view is None or old_end == 0:  # the log's birth was not finished
-            if self._view is not None:
-                view, self._view = self._view, None
-                view.handle.close()
-                self._remove(self.path)
-            self._size = self.durable = 0
-            self._suspect = self._adopting = False
-            return
         tail.table.undo()
         try:
-            self._cut_back()
+            self._mend()
         except DurabilityError:
             _log.warning("%s could not be cut back after a failed write; it will be before the next one", self.path)
+
+    def _mend(self) -> None:
+        """Undo what an append left behind that was not adopted."""
+        if self._view is not None and self._view.end > 0:
+            self._cut_back()
+            return
+        if self._view is not None:  # the log's birth was not finished
+            view, self._view = self._view, None
+            view.handle.close()
+            self._remove(self.path)
+        self._size = self.durable = 0
+        self._suspect = self._adopting = False
 
     def _remove(self, path: str) -> None:
         try:
@@ -364,7 +374,7 @@ class LogFile:
         """Make everything appended so far durable. A failure poisons the log: :class:`OutcomeUnknown`."""
         self.check()
         if self._suspect:
-            self._cut_back()
+            self._mend()
         if self._view is not None and not (self.synced and self.anchored):
             self.sync_to(self.end)
             self.durable_sequence = self.last_sequence
@@ -430,13 +440,14 @@ class LogFile:
         A sync failure raises :class:`OutcomeUnknown`, with the file let go. A closing frame that cannot be written
         is no loss (the next open takes the end as unproved): it is logged.
         """
-        if self._view is None:
+        if self._view is None or self._closed:
             return
         try:
             if clean and self.poison is None and (self.touched or not self.clean):
                 self.sync()
                 self._write_closing()
         finally:
+            self._closed = True
             self.view.handle.close()
 
     def _write_closing(self) -> None:

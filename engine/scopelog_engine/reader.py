@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from .durability import Durability
-from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, OpenFailed, ReadFailed, ScopelogError
+from .errors import (
+    CorruptLog,
+    ForeignFile,
+    HandleClosed,
+    NewerFormat,
+    NoSuchSession,
+    OpenFailed,
+    ReadFailed,
+    ScopelogError,
+)
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
 from .layout import KIND_HEADER, MAIN_FILE, scope_file_sequence
@@ -23,6 +32,7 @@ from .survey import Survey, survey
 from .view import Handle, LogView, bounds, page
 
 _ATTEMPTS: Final = 16
+T = TypeVar("T")
 
 
 class ScopedRecord(NamedTuple):
@@ -55,15 +65,12 @@ class Reader:
         self._directory = directory
         self._store = store
         self._now = _Snapshot()
+        self._closed = False
         self.refresh()
-
-    @property
-    def header(self) -> Header:
-        """Main's header."""
-        return self._now.views[SESSION].header
 
     def refresh(self) -> None:
         """Take a new snapshot. Raises :class:`NoSuchSession` if the session is gone."""
+        self._snapshot()
         for _ in range(_ATTEMPTS):
             fresh = _Snapshot()
             try:
@@ -135,17 +142,39 @@ class Reader:
         check_owner(found.header, path, kind=kind, store=self._store, session=self.session)
         return LogView.of_survey(handle, path, found), found
 
-    def _view(self, scope: str) -> LogView | None:
-        undecided = self._now.undecided
-        if scope not in self._now.views and undecided is not None:
-            raise undecided.again() from undecided
-        return self._now.views.get(scope)
-
     # --- answers ----------------------------------------------------------------------------------
+
+    def _snapshot(self) -> _Snapshot:
+        if self._closed:
+            raise HandleClosed(f"the reader of {self.session!r} was closed", "make another one")
+        return self._now
+
+    def _view(self, scope: str) -> LogView | None:
+        now = self._snapshot()
+        if scope not in now.views and now.undecided is not None:
+            raise now.undecided.again() from now.undecided
+        return now.views.get(scope)
+
+    def _answer(self, ask: Callable[[], T]) -> T:
+        """Ask again where what we took for whole frames was cut meanwhile: by a roll-back, or as a torn tail."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return ask()
+            except CorruptLog as error:
+                if not self._cut_since(error):
+                    raise
+                self.refresh()
+        return ask()
+
+    def _cut_since(self, error: CorruptLog) -> bool:
+        for view in self._now.views.values():
+            if view.path == error.path and error.offset < view.end:
+                return survey(view.handle.file, view.path, judge=False).end <= error.offset
+        return False
 
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""
-        return sorted(scope for scope in self._now.surveys if scope != SESSION)
+        return sorted(scope for scope in self._snapshot().surveys if scope != SESSION)
 
     def read(
         self,
@@ -158,20 +187,34 @@ class Reader:
         stop_at_tag: str | None = None,
     ) -> list[Record]:
         """Elements of a list, as :meth:`Writer.read` gives them."""
-        view = self._view(scope)
-        if view is None:
-            return []
-        above, below = bounds(cursor, descending)
-        return page(view.elements(address, above=above, below=below, descending=descending), limit, stop_at_tag)
+
+        def ask() -> list[Record]:
+            view = self._view(scope)
+            if view is None:
+                return []
+            above, below = bounds(cursor, descending)
+            return page(view.elements(address, above=above, below=below, descending=descending), limit, stop_at_tag)
+
+        return self._answer(ask)
 
     def get(self, scope: str, address: Address) -> Record | None:
-        view = self._view(scope)
-        record = view.get(address) if view is not None else None
+        """The latest write of a value if it is no delete, else None."""
+
+        def ask() -> Record | None:
+            view = self._view(scope)
+            return view.get(address) if view is not None else None
+
+        record = self._answer(ask)
         return None if record is None or record.code == DELETE else record
 
     def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
-        view = self._view(scope)
-        found = view.scan(namespace, prefix) if view is not None else {}
+        """Living values, as :meth:`Writer.scan` gives them."""
+
+        def ask() -> dict[str, Record]:
+            view = self._view(scope)
+            return view.scan(namespace, prefix) if view is not None else {}
+
+        found = self._answer(ask)
         return [found[key] for key in sorted(found) if found[key].code != DELETE]
 
     def records(self) -> Iterator[ScopedRecord]:
@@ -179,41 +222,54 @@ class Reader:
 
         Raises :class:`CorruptLog` where a good prefix ends before what the reader took for the end.
         """
+        views = self._snapshot().views
 
         def of(scope: str) -> Iterator[ScopedRecord]:
-            for record in self._now.views[scope].records():
-                yield ScopedRecord(scope, record)
+            try:
+                for record in views[scope].records():
+                    yield ScopedRecord(scope, record)
+            except CorruptLog as error:
+                if not self._cut_since(error):
+                    raise
 
-        return heapq.merge(*(of(scope) for scope in self._now.surveys), key=lambda item: item.record.sequence)
+        return heapq.merge(*(of(scope) for scope in views), key=lambda item: item.record.sequence)
+
+    # --- state ------------------------------------------------------------------------------------
 
     def last_sequence(self, scope: str) -> int:
         """Last sequence stored in a scope, 0 if the scope is not alive."""
-        found = self._now.surveys.get(scope)
+        found = self._snapshot().surveys.get(scope)
         return found.last.last if found is not None else 0
 
     def durable_sequence(self, scope: str, level: Durability) -> int:
         """Last sequence that is stored, or (at POWER) proved by a durable mark that the log carries."""
-        found = self._now.surveys.get(scope)
+        found = self._snapshot().surveys.get(scope)
         if found is None:
             return 0
         return found.last.last if level is Durability.PROCESS else found.marked_sequence
 
     @property
+    def header(self) -> Header:
+        """Main's header."""
+        return self._snapshot().views[SESSION].header
+
+    @property
     def epoch(self) -> int:
         """The epoch of main's last frame."""
-        return self._now.surveys[SESSION].last.epoch
+        return self._snapshot().surveys[SESSION].last.epoch
 
     def sizes(self) -> dict[str, int]:
         """Bytes of log that each living scope takes, preallocated space left out."""
-        return {scope: found.end for scope, found in self._now.surveys.items()}
+        return {scope: found.end for scope, found in self._snapshot().surveys.items()}
 
     def unread_bytes(self) -> int:
         """Bytes behind the ends so far that are neither whole frames nor covered space.
 
         A writer at work leaves some for an instant; else they are a torn tail or damage: ``check`` can tell.
         """
-        return sum(found.size - found.end for found in self._now.surveys.values() if not found.covered)
+        return sum(found.size - found.end for found in self._snapshot().surveys.values() if not found.covered)
 
     def close(self) -> None:
+        """Let go of the files. Closing twice is legal."""
+        self._closed = True
         self._now.close()
-        self._now = _Snapshot()

@@ -6,6 +6,7 @@ under the lock, and reads the disk without it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 from .durability import Durability
@@ -38,7 +39,7 @@ class Reading(Storing):
             state = self._readable(scope)
             if state is not None:
                 self._seal(state, address)
-                staged = [e for e in state.pending if not isinstance(e, Commit) and e[1] == address]
+                staged = [entry for entry in _shown(state) if entry[1] == address]
             view = self._snapshot(state)
         above, below = bounds(cursor, descending)
         fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
@@ -73,28 +74,53 @@ class Reading(Storing):
         return [found[key] for key in sorted(found) if found[key].code != DELETE]
 
     def _readable(self, scope: str) -> ScopeState | None:
-        """The scope's state, once no commit of it is under way: a commit is shown when it is acknowledged."""
-        while True:
-            self._check()
-            state = self._scopes.get(scope)
-            if state is None:
-                self._refuse_undecided()
-            if not self._busy and (
-                state is None or not (state.retiring or any(isinstance(e, Commit) for e in state.pending))
-            ):
-                return state
-            self._wait()
+        """The scope's state, at a moment when nobody is storing and all commits admitted before have ended.
+
+        A commit is shown when it is acknowledged. What is admitted while we wait is not waited for, and whoever
+        would lead next lets us in first.
+        """
+        self._check()
+        if self._leader == threading.get_ident():
+            self._refuse_reentry()
+        state = self._scopes.get(scope)
+        if state is None:
+            self._refuse_undecided()
+        else:
+            before = [entry for entry in state.pending if isinstance(entry, Commit)]
+            before += state.retiring
+            while not all(commit.done for commit in before):
+                self._wait()
+        if self._leader:
+            self._readers += 1
+            try:
+                while self._leader:
+                    self._wait()
+            finally:
+                self._readers -= 1
+                if self._gate:
+                    self._gate -= 1
+                    self._tell()
+        self._check()
+        return self._scopes.get(scope)
 
     def _seal(self, state: ScopeState, address: Address) -> None:
+        """Join what is shown of a list now, so that it never changes."""
         known = self._lists.get((state.scope, address))
         if known is None or known.coalescer is None:
             return
-        before = staged_of(state.pending)
-        joined, failure = join(before, only=address)
-        state.pending = list(joined)
-        self._release_bytes(staged_bytes(before) - staged_bytes(joined))
+        cut = _first_commit(state)
+        whole = cut == len(state.pending)
+        state.pending = [*self._joined(state, staged_of(state.pending[:cut]), address), *state.pending[cut:]]
+        if whole:
+            state.aside = self._joined(state, state.aside, address)
+
+    def _joined(self, state: ScopeState, run: list[Staged], address: Address) -> list[Staged]:
+        joined, failure = join(run, only=address)
+        if len(joined) != len(run):
+            self._release_bytes(staged_bytes(run) - staged_bytes(joined))
         if failure is not None:
             state.fail(failure)
+        return joined
 
     def _snapshot(self, state: ScopeState | None) -> LogView | None:
         """A frozen view, entered; the caller leaves it."""
@@ -174,6 +200,21 @@ class Reading(Storing):
                 "this scope is alive is not known",
                 "mend the disk or the permissions and open the session again; the session scope goes on",
             )
+
+
+def _first_commit(state: ScopeState) -> int:
+    """Where in what is pending the first commit stands that has not ended; the length if there is none."""
+    for at, entry in enumerate(state.pending):
+        if isinstance(entry, Commit):
+            return at
+    return len(state.pending)
+
+
+def _shown(state: ScopeState) -> list[Staged]:
+    """Staged elements that may be shown: order holds within a scope, so none behind a commit under way."""
+    cut = _first_commit(state)
+    shown = staged_of(state.pending[:cut])
+    return shown + state.aside if cut == len(state.pending) else shown
 
 
 def _merge(

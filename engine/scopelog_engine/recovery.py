@@ -16,7 +16,7 @@ from zlib import crc32
 from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed
 from .fs import File, FileSystem, write_all
 from .header import KIND_MAIN, KIND_SCOPE, check_owner
-from .layout import ASIDE_SUFFIX, KIND_HEADER, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
+from .layout import ASIDE_SUFFIX, KIND_HEADER, MAX_SEQUENCE, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
 from .scan import fetch
 from .survey import CORRUPT, LIVE, Survey, survey
 from .view import Handle, LogView
@@ -226,7 +226,8 @@ def _look_at(
     except (CorruptLog, NewerFormat, ForeignFile, ReadFailed, OSError) as error:
         if handle is not None:
             handle.close()
-        result.high = max(result.high, first + _UNKNOWN_LENGTH)
+        if first + _UNKNOWN_LENGTH < MAX_SEQUENCE // 2:  # else it is no number that we ever gave
+            result.high = max(result.high, first + _UNKNOWN_LENGTH)
         if isinstance(error, OSError) and error.errno in NO_RESOURCES:
             raise
         if isinstance(error, OSError | ReadFailed):

@@ -15,7 +15,7 @@ from .fs import File, read_all
 from .layout import KIND_INDEX, KIND_INSIDE, MAGIC_TAIL, SKIPPABLE_HEADER
 
 PIECE: Final = 64 * 1024
-_OPAQUE_LIMIT: Final = 16  # foreign skippable frames in a row that a chain may step over
+_OPAQUE_LIMIT: Final = 4096  # foreign skippable frames in a row that a chain may step over
 
 
 def fetch(file: File, path: str, length: int, offset: int) -> bytes:

@@ -29,12 +29,11 @@ state, and a private copy of the element where the list has a coalescer."""
 class Ticket:
     """Something to be stored by whoever leads: everything of its scope up to ``target``."""
 
-    __slots__ = ("done", "error", "level", "taken", "target")
+    __slots__ = ("done", "error", "level", "target")
 
     def __init__(self, target: int, level: Durability) -> None:
         self.target = target
         self.level = level
-        self.taken = False  # a leader has begun with it
         self.done = False
         self.error: ScopelogError | None = None
 
@@ -42,17 +41,17 @@ class Ticket:
 class Commit(Ticket):
     """A commit waiting among the staged elements of its scope."""
 
-    __slots__ = ("held", "retires", "writes")
+    __slots__ = ("held", "retires", "size", "writes")
 
-    def __init__(self, writes: list[Write], level: Durability, retires: list[str]) -> None:
+    def __init__(self, writes: list[Write], level: Durability, retires: list[str], size: int) -> None:
         self.target = writes[-1][0]  # Ticket's own fields, spelled out: a call less
         self.level = level
-        self.taken = False
         self.done = False
         self.error = None
         self.held: list[ScopeState] = []  # scopes that wait for this commit's outcome
         self.writes = writes
         self.retires = retires
+        self.size = size  # of its line, at most
 
 
 class ScopeState:
@@ -68,9 +67,11 @@ class ScopeState:
         "failure",
         "gone",
         "joins",
+        "last_ticket",
         "level",
         "lists",
         "log",
+        "names_bytes",
         "pending",
         "retiring",
         "scope",
@@ -85,9 +86,11 @@ class ScopeState:
         self.blocked = False  # an append must look closer: retiring, a failure to raise, gone, or no more writes
         self.joins = False  # whether any of its lists has a coalescer
         self.tickets: list[Ticket] = []
+        self.last_ticket: Ticket | None = None  # of a flush
         self.deferred: list[Ticket] = []  # tickets for what is set aside
         self.aside: list[Staged] = []  # set aside by a retirement that is not stored yet
-        self.retiring = 0  # how many such retirements
+        self.retiring: set[Commit] = set()  # such retirements
+        self.names_bytes = 0  # what defining all its lists may take in a frame
         self.deadline: float | None = None  # of the open window
         self.backoff = FIRST_BACKOFF
         self.failure: ScopelogError | None = None  # of a flush in the background: raised at the next call
@@ -99,6 +102,15 @@ class ScopeState:
         """Have the next call that touches the scope raise this."""
         self.failure = self.failure or failure
         self.blocked = True
+
+
+NAME_FACTOR: Final = 6  # bytes a character of a name or tag may take, escaped
+NAMES_BYTES: Final = 64  # a definition's or a write's brackets and numbers
+
+
+def names_bytes(address: Address) -> int:
+    """Bytes that defining an address may take."""
+    return NAME_FACTOR * (len(address[0]) + len(address[1])) + NAMES_BYTES
 
 
 class Place:
@@ -136,6 +148,11 @@ class ListState:
 
 def sequence_of(entry: Staged | Commit) -> int:
     return entry.target if isinstance(entry, Commit) else entry[0]
+
+
+def text_bytes(entry: Staged) -> int:
+    """Bytes a staged element may take in its line, its address left out."""
+    return len(entry[2]) if entry[3] is None else len(entry[2]) + NAME_FACTOR * len(entry[3]) + NAMES_BYTES
 
 
 def last_of(entries: Sequence[Staged | Commit]) -> int:

@@ -9,7 +9,7 @@ from .elements import freeze, thaw
 from .errors import CoalescerFailed
 from .layout import FRAME_TARGET_BYTES, OWN_FRAME_BYTES
 from .lines import APPEND, Address, Line, Record
-from .scope import ListState, Staged, sequence_of
+from .scope import ListState, Staged, names_bytes, sequence_of, text_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -73,23 +73,31 @@ def _join_run(run: list[Staged]) -> tuple[list[Staged], CoalescerFailed | None]:
     return joined, None
 
 
-def window_lines(entries: list[Staged]) -> list[Line]:
-    """A window as lines: one, unless it is too large for one frame or holds a large element."""
-    sizes = [len(entry[2]) for entry in entries]
-    total = sum(sizes)
+def window_lines(entries: list[Staged], names: int) -> list[Line]:
+    """A window as lines: one, unless it is too large for one frame or holds a large element.
+
+    ``names``: bytes that defining all lists of the scope may take.
+    """
+    sizes = [len(entry[2]) if entry[3] is None else text_bytes(entry) for entry in entries]
+    total = sum(sizes) + names
     if total <= FRAME_TARGET_BYTES and max(sizes) <= OWN_FRAME_BYTES:
         return [Line(entries, True, entries[0][0], entries[-1][0], total, False)]
     lines: list[Line] = []
     start = size = 0
-    for at, length in enumerate(sizes):
+    defined: set[Address] = set()
+    for at, (entry, length) in enumerate(zip(entries, sizes, strict=True)):
         large = length > OWN_FRAME_BYTES
-        if at > start and (large or size + length > FRAME_TARGET_BYTES):
+        definition = 0 if entry[1] in defined else names_bytes(entry[1])
+        if at > start and (large or size + length + definition > FRAME_TARGET_BYTES):
             lines.append(Line(entries[start:at], True, entries[start][0], entries[at - 1][0], size, False))
-            start, size = at, 0
-        size += length
+            start, size, definition = at, 0, names_bytes(entry[1])
+            defined.clear()
+        defined.add(entry[1])
+        size += length + definition
         if large:
-            lines.append(Line(entries[at : at + 1], True, entries[at][0], entries[at][0], size, True))
+            lines.append(Line(entries[at : at + 1], True, entry[0], entry[0], size, True))
             start, size = at + 1, 0
+            defined.clear()
     if start < len(entries):
         lines.append(Line(entries[start:], True, entries[start][0], entries[-1][0], size, False))
     return lines

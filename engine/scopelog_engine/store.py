@@ -147,7 +147,12 @@ class Store:
         directory = self.directory(session)
         writer = open_session(self, session, directory, settings or self.settings)
         with self._lock:
-            self._sessions[session] = writer
+            gone = self._gone
+            if gone is None:
+                self._sessions[session] = writer
+        if gone is not None:  # closed meanwhile by another thread
+            writer.close(force=True)
+            raise gone.again() from gone
         return writer
 
     def read_session(self, session: str) -> Reader:
@@ -220,12 +225,17 @@ class Store:
 
     # --- what sessions need (storing.Environment) -------------------------------------------------
 
-    def schedule(self, session: Scheduled, when: float) -> None:
+    def schedule(self, session: Scheduled, when: float) -> bool:
         with self._lock:
             known = self._deadlines.get(session)
             if known is None or when < known:
                 self._deadlines[session] = when
-        self._alarm.set(when)
+        try:
+            self._alarm.set(when)
+        except RuntimeError as error:  # no thread to be had: the next window, flush or close stores it
+            _log.error("the flusher could not be started (%s): tried again at the next call", error)
+            return False
+        return True
 
     def _on_alarm(self) -> float | None:
         now = self.clock.monotonic()
@@ -234,7 +244,13 @@ class Store:
             for session in due:
                 del self._deadlines[session]
         for session in due:
-            again = session.flush_due(now)
+            again: float | None
+            try:
+                again = session.flush_due(now)
+            except Exception as error:  # noqa: BLE001 - one session's trouble is not the others'
+                _log.error("flushing %s failed: %s", session.session, type(error).__name__)
+                session.flusher_failed(error)
+                again = None
             if again is not None:
                 with self._lock:
                     self._deadlines[session] = min(again, self._deadlines.get(session, again))
@@ -278,9 +294,10 @@ class Store:
             except ScopelogError as error:
                 failure = failure or error
         with self._lock:
-            stays = bool(self._sessions)
-        if not stays:
-            self._gone = HandleClosed(f"the store {self.path} was closed", "open it again")
+            closed = not self._sessions
+            if closed:
+                self._gone = HandleClosed(f"the store {self.path} was closed", "open it again")
+        if closed:
             self._alarm.close()
         if failure is not None:
             raise failure

@@ -1,7 +1,10 @@
 """Storing: what one thread at a time, the leader, does with what was admitted to a session.
 
-The leader holds ``_busy`` but not ``_lock``: it takes what is asked for from every scope, writes one batch a log and
-settles. Whoever finds work and no leader leads; everybody else waits for the outcome of their own ticket.
+Whoever finds work and no leader leads: it takes what is asked for from every scope (under ``_lock``), writes one batch
+a log (without it) and settles (under it). Everybody else waits for the outcome of their own ticket.
+
+An exception may arrive anywhere (KeyboardInterrupt, MemoryError). So the work in hand stands in ``_work`` until it is
+settled; settling is done from what the log itself says, may be done twice, and is finished by the next one who comes.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from .durability import Durability
 from .environment import Counters, Environment, Settings
-from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
+from .errors import CoalescerFailed, HandleFenced, InvalidInput, OutcomeUnknown, ScopelogError, WriteFailed
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
 from .lines import Address, Line, commit_line, new_tuple
@@ -33,32 +36,43 @@ from .scope import (
     Ticket,
     last_of,
     sequence_of,
+    text_bytes,
 )
 from .staging import join, window_lines
 
 _log = logging.getLogger(__name__)
+_PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
-
-
-class Work(NamedTuple):
-    """What the leader took from one scope."""
-
-    state: ScopeState
-    batch: list[Any]  # Staged | Commit
-    tickets: list[Ticket]
-    commits: list[Commit]  # those of the batch; each is a ticket too
-    sync: bool
 
 
 class Outcome(NamedTuple):
     """What became of a batch. ``kept``: its staged elements as they were joined, so that a failed batch is written
     the same way again; None if they were not joined yet."""
 
-    log: LogFile | None
     kept: list[Staged] | None
     failed_join: CoalescerFailed | None
     error: ScopelogError | None
     stored: bool
+
+
+class Work:
+    """What the leader took from one scope. It stays in ``_work`` until it is settled, whoever does that."""
+
+    __slots__ = ("batch", "before", "commits", "log", "outcome", "state", "sync", "tickets")
+
+    def __init__(self, state: ScopeState, batch: list[Any], tickets: list[Ticket]) -> None:
+        self.state = state
+        self.batch = batch  # Staged | Commit, the first of what is pending
+        self.tickets = tickets
+        self.commits: list[Commit] = []  # those of the batch; each is a ticket too
+        self.sync = False
+        self.log = state.log
+        self.before = state.log.end if state.log is not None else 0
+        self.outcome: Outcome | None = None  # None: not begun, or interrupted
+        for ticket in tickets:
+            self.sync = self.sync or ticket.level is _POWER
+            if isinstance(ticket, Commit):
+                self.commits.append(ticket)
 
 
 class Storing:
@@ -84,12 +98,20 @@ class Storing:
         self.counters = Counters()
         self._env = environment
         self._writer_lock = lock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # its ownership can be asked, and a wait always gets it back
+        self._owned = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
-        self._busy = False  # a leader is at work
+        self._leader = 0  # the thread that leads, 0 if none does
+        self._work: list[Work] = []  # in the leader's hands, or left by an interrupted one
         self._waiting = 0  # threads that want to be told of changes
+        self._readers = 0  # of these: readers that wait for the leader alone
+        self._gate = 0  # readers to be let in before the next leader
         self._asked: list[ScopeState] = []  # scopes with tickets
         self._unusable: ScopelogError | None = None
+        self._closing = 0  # the thread that is closing
+        self._ended: ScopelogError | None = None  # what had ended the handle before it was closed
+        self._letting_go = False
+        self._closed = False
         self._sequence = sequence  # the last one handed out
         self._scopes: dict[str, ScopeState] = {}
         self._lists: dict[tuple[str, Address], ListState] = {}
@@ -105,18 +127,32 @@ class Storing:
     # --- tickets ----------------------------------------------------------------------------------
 
     def _ask(self, state: ScopeState, ticket: Ticket) -> None:
-        """Put a ticket before whoever leads next."""
+        """Put a ticket before whoever leads next. Holds ``_lock``."""
         if not state.tickets:
             self._asked.append(state)
         state.tickets.append(ticket)
 
     def _run(self, ticket: Ticket) -> None:
-        """Wait for a ticket, leading if nobody does, and raise its error. Holds ``_lock``, but not while storing."""
-        while not ticket.done:
-            if self._busy:
-                self._wait()
-            else:
-                self._lead()
+        """Wait for a ticket, leading if nobody does, and raise its error. Does not hold ``_lock``."""
+        me = threading.get_ident()
+        self._refuse_reentry()
+        try:
+            while not ticket.done:
+                with self._lock:
+                    if ticket.done:
+                        break
+                    if self._leader or self._gate:
+                        self._wait()
+                        continue
+                    self._leader = me
+                    self._begin()
+                for work in self._work:
+                    work.outcome = self._store(work)
+                self._conclude()
+        except BaseException:
+            if self._leader == me:
+                self._conclude(interrupted=True)
+            raise
         if ticket.error is not None:
             raise ticket.error.again() from ticket.error
 
@@ -131,10 +167,19 @@ class Storing:
         if failure is not None:
             raise failure
 
-    def _wait(self) -> None:
+    def _refuse_reentry(self) -> None:
+        """A call from inside another one of the same thread (a signal handler, a coalescer) would wait for itself."""
+        if self._leader == threading.get_ident() or self._owned():
+            raise InvalidInput(
+                "the session was called from inside one of its own calls, by a signal handler or a coalescer",
+                "set a flag there, and call once the outer call has returned",
+            )
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Let go of ``_lock`` until something changes, or for so long."""
         self._waiting += 1
         try:
-            self._changed.wait()
+            self._changed.wait(seconds)
         finally:
             self._waiting -= 1
 
@@ -146,119 +191,146 @@ class Storing:
 
     def flush_due(self, now: float) -> float | None:
         """Store every window whose deadline has passed; the flusher calls this. Returns the next deadline."""
+        tickets: list[tuple[ScopeState, Ticket]] = []
         with self._lock:
             if self._unusable is not None:
                 return None
-            tickets: list[tuple[ScopeState, Ticket]] = []
             for state in self._scopes.values():
                 if state.deadline is not None and state.deadline <= now and not state.retiring:
                     ticket = Ticket(last_of(state.pending), state.level)
-                    self._ask(state, ticket)
                     tickets.append((state, ticket))
-            if tickets:
-                self._flush_in_background(tickets)
+                    self._ask(state, ticket)
+        for state, ticket in tickets:
+            self._flush_in_background(state, ticket)
+        with self._lock:
             waiting = [s.deadline for s in self._scopes.values() if s.deadline is not None and not s.retiring]
             return min(waiting, default=None)
 
-    def _flush_in_background(self, tickets: list[tuple[ScopeState, Ticket]]) -> None:
-        for _, ticket in tickets:
-            try:
-                self._run(ticket)
-            except ScopelogError:
-                continue  # kept in the ticket
-            except Exception as error:  # noqa: BLE001 - the flusher must outlive anything: it is raised at the next call
-                _log.error("flushing %s failed: %s", self.directory, type(error).__name__)
-                if ticket.error is None:
-                    ticket.error = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
-                    ticket.error.__cause__ = error
-        for state, ticket in tickets:
-            if ticket.error is None or state.gone:
-                continue
-            if not ticket.done:  # interrupted before it was begun
-                state.tickets = [other for other in state.tickets if other is not ticket]
-                self._retry_later(state)
-            state.fail(ticket.error)
+    def _flush_in_background(self, state: ScopeState, ticket: Ticket) -> None:
+        failure: ScopelogError
+        try:
+            self._run(ticket)
+            return
+        except ScopelogError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - the flusher must outlive anything: it is raised at the next call
+            _log.error("flushing %s failed: %s", self.directory, type(error).__name__)
+            failure = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
+            failure.__cause__ = error
+        with self._lock:
+            if ticket in state.tickets:
+                state.tickets.remove(ticket)  # interrupted before it was begun
+            if not state.gone:
+                state.fail(failure)
+                if state.pending:
+                    self._retry_later(state)
+
+    def flusher_failed(self, error: Exception) -> None:
+        """The flusher met an error outside of any scope: raise it at the next call, and try again."""
+        failure = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
+        failure.__cause__ = error
+        with self._lock:
+            for state in self._scopes.values():
+                if state.pending:
+                    state.fail(failure)
+                    state.deadline = None
+                    self._retry_later(state)
 
     # --- the leader -------------------------------------------------------------------------------
 
-    def _lead(self) -> None:
-        """Store all that is asked for: ephemeral scopes first, then main with its retirements. Holds ``_lock``, but
-        lets go of it while it writes."""
-        self._busy = True
-        work: list[Work] = []
-        try:
-            asked, self._asked = self._asked, []
-            main_asked = False
-            for state in asked:
-                if state is self._main:
-                    main_asked = True
-                elif state.tickets:
-                    work.append(self._take(state))
-            if main_asked and self._main.tickets:
-                work.append(self._take(self._main))
-            for item in work:
-                self._lock.release()
-                try:
-                    outcome = self._store(item)
-                finally:
-                    self._lock.acquire()
-                self._settle(item, outcome)
-            if self._doomed:
-                self._unlink_doomed()
-        except BaseException:
-            for item in work:  # interrupted before they were settled: they stay asked for
-                for ticket in item.tickets:
-                    if not ticket.done and not item.state.gone:
-                        ticket.taken = False
-                        self._ask(item.state, ticket)
-                if item.state.pending and item.state.deadline is None and not item.state.retiring:
-                    self._open_window(item.state)
-            raise
-        finally:
-            self._busy = False
-            self._tell()
+    def _begin(self) -> None:
+        """Take what is asked for into ``_work``: ephemeral scopes first, main with its retirements last."""
+        main = self._main
+        for state in self._asked:
+            if state.tickets and state is not main:
+                self._take(state)
+        if main.tickets:
+            self._take(main)
+        self._asked = []
 
-    def _take(self, state: ScopeState) -> Work:
-        tickets, state.tickets = state.tickets, []
+    def _take(self, state: ScopeState) -> None:
         pending = state.pending
-        if state.aside:
+        tickets = state.tickets
+        later: list[Ticket] = []
+        if state.aside:  # what is set aside waits for its retirement
             highest = last_of(pending)
-            state.deferred += [ticket for ticket in tickets if ticket.target > highest]
+            later = [ticket for ticket in tickets if ticket.target > highest]
             tickets = [ticket for ticket in tickets if ticket.target <= highest]
         target = 0
-        sync = False
-        commits: list[Commit] = []
         for ticket in tickets:
-            ticket.taken = True
             target = max(target, ticket.target)
-            sync = sync or ticket.level is _POWER
-            if isinstance(ticket, Commit):
-                commits.append(ticket)
         count = len(pending)
         while count and sequence_of(pending[count - 1]) > target:
             count -= 1
+        # From here on an interruption leaves the tickets in two places at most, never in none.
+        self._work.append(Work(state, pending[:count], tickets))
+        state.deferred += later
+        state.tickets = []
         state.deadline = None
         if len(pending) > count and not state.retiring:
             self._open_window(state)
-        return new_tuple(Work, (state, pending[:count], tickets, commits, sync))
+
+    def _conclude(self, *, interrupted: bool = False) -> None:
+        """Settle the work in hand and step down, whatever interrupts that."""
+        kept: BaseException | None = None
+        for _ in range(_PERSISTENCE):
+            try:
+                with self._lock:
+                    self._finish(interrupted)
+                    break
+            except BaseException as error:  # noqa: BLE001 - raised below; settling may be done twice
+                interrupted = True
+                kept = kept or error
+        if kept is not None:
+            raise kept
+
+    def _finish(self, interrupted: bool) -> None:
+        """What :meth:`_conclude` does, under ``_lock``; may be called again after an interruption."""
+        while self._work:
+            work = self._work[0]
+            if work.outcome is None and work.log is not None and work.log.end > work.before:
+                work.outcome = Outcome(None, None, None, True)
+            if work.outcome is None:
+                self._ask_again(work)
+            else:
+                self._settle(work, work.outcome)
+            del self._work[0]
+        if interrupted:
+            self._bytes = sum(staged_bytes(staged_of(s.pending) + s.aside) for s in self._scopes.values())
+        if self._doomed:
+            self._unlink_doomed()
+        self._gate = self._readers
+        self._leader = 0
+        self._tell()
+
+    def _ask_again(self, work: Work) -> None:
+        """The leader was interrupted before anything of this was stored: it stays asked for."""
+        state = work.state
+        for ticket in work.tickets:
+            if state.gone:
+                ticket.done = True
+            elif not ticket.done and ticket not in state.tickets:
+                state.tickets.append(ticket)
+        if state.tickets and state not in self._asked:
+            self._asked.append(state)
+        if state.pending and state.deadline is None and not state.retiring:
+            self._open_window(state)
 
     def _open_window(self, state: ScopeState) -> None:
         when = self._env.clock.monotonic() + self.settings.window
-        state.deadline = when
-        self._env.schedule(self, when)
+        state.deadline = when if self._env.schedule(self, when) else None
 
     def _store(self, work: Work) -> Outcome:
-        """Write one scope's batch, without ``_lock``. What is raised besides ScopelogError is raised after settling."""
+        """Write one scope's batch, without ``_lock``."""
         state = work.state
-        log = state.log
-        before = log.end if log is not None else 0
         kept: list[Staged] | None = None
         failed_join: CoalescerFailed | None = None
         try:
             lines, kept, failed_join = _lines_of(work)
             self._writer_lock.check()
-            if lines:
-                log = log or self._new_log(state, lines[0].first)
+            log = work.log
+            if lines and log is None:
+                log = work.log = self._new_log(state, lines[0].first)
             if work.sync and state is not self._main and log is not None:
                 self._anchor(log)
             if log is not None:
@@ -266,22 +338,13 @@ class Storing:
                     log.append(lines, self._env.clock.wall_ms(), sync=work.sync)
                 elif work.sync:
                     log.sync()
-            return new_tuple(Outcome, (log, kept, failed_join, None, True))
         except ScopelogError as failure:
-            return Outcome(log, kept, failed_join, failure, False)
+            return Outcome(kept, failed_join, failure, False)
         except OSError as failure:
             error = WriteFailed(f"the disk could not be asked ({failure})", "mend it and try again")
             error.__cause__ = failure
-            return Outcome(log, kept, failed_join, error, False)
-        except BaseException as failure:
-            stored = log is not None and log.end > before
-            interrupted = WriteFailed(
-                f"the thread that was storing it was interrupted ({type(failure).__name__})",
-                "nothing of the call was stored; try again",
-            )
-            with self._lock:
-                self._settle(work, Outcome(log, kept, failed_join, None if stored else interrupted, stored))
-            raise
+            return Outcome(kept, failed_join, error, False)
+        return new_tuple(Outcome, (kept, failed_join, None, True))
 
     def _anchor(self, log: LogFile) -> None:
         """Before a sidecar counts as durable, what it builds on in main must be: its file, and a retirement before."""
@@ -329,30 +392,20 @@ class Storing:
         )
 
     def _settle(self, work: Work, outcome: Outcome) -> None:
-        """Bring memory in line with the disk and answer the tickets. Holds ``_lock``."""
-        state, batch = work.state, work.batch
-        log, kept, failed_join, error, stored = outcome
+        """Bring memory in line with the disk and answer the tickets. Holds ``_lock``; may be done twice."""
+        state, batch, log = work.state, work.batch, work.log
+        kept, failed_join, error, stored = outcome
         if log is not None and log.born:
             state.log = log
-        freed = 0
-        if len(batch) > len(work.commits):
-            freed = staged_bytes(staged_of(batch) if work.commits else batch)
-        if stored:
-            del state.pending[: len(batch)]
-        else:
-            if kept is None:
-                kept = staged_of(batch)
-            state.pending[: len(batch)] = kept
-            freed -= staged_bytes(kept)
-        if freed:
-            self._release_bytes(freed)
-        if batch:
-            self._batches += 1
+        if batch and not state.gone:
+            self._take_out(state, batch, work.commits, kept, stored)
         if error is None:
             state.backoff = FIRST_BACKOFF
+            if isinstance(state.failure, WriteFailed):
+                state.failure = None  # healed
         else:
             self._failures += 1
-            if kept and not stored:
+            if state.pending and not stored:
                 self._retry_later(state)
             if isinstance(error, HandleFenced):
                 self._end(error)
@@ -366,6 +419,30 @@ class Storing:
         for ticket in work.tickets:
             ticket.error = error
             ticket.done = True
+
+    def _take_out(
+        self, state: ScopeState, batch: list[Any], commits: list[Commit], kept: list[Staged] | None, stored: bool
+    ) -> None:
+        """The batch leaves what is pending; of one that was not stored, the staged elements stay, as joined."""
+        last = sequence_of(batch[-1])
+        count = 0
+        for entry in state.pending:
+            if sequence_of(entry) > last:
+                break
+            count += 1
+        freed = 0
+        if len(batch) > len(commits):
+            freed = staged_bytes(staged_of(batch) if commits else batch)
+        if stored:
+            del state.pending[:count]
+            self._batches += 1
+        else:
+            if kept is None:
+                kept = staged_of(batch)
+            freed -= staged_bytes(kept)
+            state.pending[:count] = kept
+        if freed:
+            self._release_bytes(freed)
 
     def _end(self, why: ScopelogError) -> None:
         """The handle takes no more calls; what they raise from now on."""
@@ -382,21 +459,30 @@ class Storing:
     def _retry_later(self, state: ScopeState) -> None:
         """Space coming back heals a failed window without a call: try again, less and less often."""
         if state.deadline is None and not state.retiring and (state.log is None or state.log.poison is None):
-            state.deadline = self._env.clock.monotonic() + max(state.backoff, self.settings.window)
+            when = self._env.clock.monotonic() + max(state.backoff, self.settings.window)
             state.backoff = min(state.backoff * 2, LAST_BACKOFF)
-            self._env.schedule(self, state.deadline)
+            state.deadline = when if self._env.schedule(self, when) else None
 
     def _withdraw(self, state: ScopeState, commit: Commit) -> None:
-        """The committing thread leaves with an exception: a commit that nobody has begun must not happen."""
-        if commit.done or commit.taken:
-            return  # settled, or in the hands of a leader, who settles it
-        if commit in state.tickets:
-            state.tickets.remove(commit)
-        if commit in state.pending:
-            state.pending.remove(commit)
-        if commit.retires:
-            self._end_retirement(commit, False)
-        self._tell()
+        """The committing thread leaves with an exception: a commit that nobody has in hand must not happen."""
+        kept: BaseException | None = None
+        for _ in range(_PERSISTENCE):
+            try:
+                with self._lock:
+                    if commit.done or any(commit in work.commits for work in self._work):
+                        break  # settled, or in the hands of another leader, who settles it
+                    if commit in state.tickets:
+                        state.tickets.remove(commit)
+                    if commit in state.pending:
+                        state.pending.remove(commit)
+                    self._end_retirement(commit, False)
+                    commit.done = True
+                    self._tell()
+                    break
+            except BaseException as error:  # noqa: BLE001 - raised below
+                kept = kept or error
+        if kept is not None:
+            raise kept
 
     # --- retirement -------------------------------------------------------------------------------
 
@@ -405,10 +491,10 @@ class Storing:
         state = self._scopes.get(scope)
         if state is None:
             return
-        state.retiring += 1
-        state.blocked = True
         commit.held.append(state)
-        if self._busy:
+        state.retiring.add(commit)
+        state.blocked = True
+        if self._leader:
             return  # a leader may be storing part of it; what it stores is dropped with the rest
         cut = len(state.pending)
         while cut and not isinstance(state.pending[cut - 1], Commit):
@@ -426,19 +512,18 @@ class Storing:
             if stored and not durable:
                 self._undurable[scope] = commit.target
         for state in commit.held:
-            state.retiring -= 1
+            state.retiring.discard(commit)
             if unknown is not None:
                 state.doubt = unknown
             if stored:
                 if not state.gone:
                     self._drop(state, commit.target)
-            elif state.retiring == 0:
+            elif not state.retiring and not state.gone:
                 state.blocked = True  # an append looks again, and finds what else there is
-                state.pending += state.aside
-                deferred = state.deferred
-                state.aside, state.deferred = [], []
-                for ticket in deferred:
-                    self._ask(state, ticket)
+                if state.aside:
+                    state.pending, state.aside = [*state.pending, *state.aside], []
+                while state.deferred:
+                    self._ask(state, state.deferred.pop())
                 if state.pending:
                     self._open_window(state)
         commit.held = []
@@ -454,10 +539,12 @@ class Storing:
         self._release_bytes(staged_bytes(staged_of(state.pending)) + staged_bytes(state.aside))
         state.pending, state.aside, state.deferred, state.tickets = [], [], [], []
         state.deadline = state.failure = None
-        state.gone = state.blocked = True
-        del self._scopes[state.scope]
+        state.blocked = True
         for address in state.lists:
             self._lists.pop((state.scope, address), None)
+        if self._scopes.get(state.scope) is state:
+            del self._scopes[state.scope]
+        state.gone = True  # last: until then it is dropped again after an interruption
 
     def _unlink_doomed(self) -> None:
         """Remove sidecars whose retirement is durable at POWER. A failure is no failure of any commit."""
@@ -484,13 +571,14 @@ def staged_of(entries: Sequence[Staged | Commit]) -> list[Staged]:
 
 def staged_bytes(entries: Sequence[Staged]) -> int:
     """What staged elements count for against the bounds."""
-    return sum([len(entry[2]) for entry in entries]) + ENTRY_OVERHEAD * len(entries)
+    texts = [len(entry[2]) if entry[3] is None else text_bytes(entry) for entry in entries]
+    return sum(texts) + ENTRY_OVERHEAD * len(entries)
 
 
 def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | None]:
     """A batch as lines, and its staged elements as they are joined for that. No join crosses a commit."""
     if len(work.batch) == len(work.commits):
-        return [commit_line(commit.writes) for commit in work.commits], [], None
+        return [commit_line(commit.writes, commit.size) for commit in work.commits], [], None
     lines: list[Line] = []
     kept: list[Staged] = []
     failed: CoalescerFailed | None = None
@@ -502,9 +590,9 @@ def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | N
             run, failure = join(run)
             failed = failed or failure
         if run:
-            lines += window_lines(run)
+            lines += window_lines(run, work.state.names_bytes)
             kept = kept + run if kept else run
         if commit is not None:
-            lines.append(commit_line(commit.writes))
+            lines.append(commit_line(commit.writes, commit.size))
         start = stop + 1
     return lines, kept, failed

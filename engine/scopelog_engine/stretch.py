@@ -231,5 +231,5 @@ class Closed(Summary):
 def _body_of(frame: Frame, payload: bytes) -> IndexBody:
     try:
         return _decode_body(decompress(payload, frame.raw_length, MAX_INDEX_BYTES))
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise BadIndex(str(error)) from None

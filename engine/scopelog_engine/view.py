@@ -235,10 +235,17 @@ class LogView:
         """The latest write of every value of ``namespace`` whose key starts with ``prefix``, deletions included."""
         found: dict[str, Record] = {}
         for summary in self.stretches():
+            wanted: dict[int, dict[int, str]] = {}  # frame number: sequence: key
             for address, entry in summary.values.items():
                 if address.namespace == namespace and address.key.startswith(prefix) and address.key not in found:
-                    span = summary.spans[entry.frame]
-                    found[address.key] = self._value(span, summary, address, entry.sequence)
+                    wanted.setdefault(entry.frame, {})[entry.sequence] = address.key
+            for frame, keys in wanted.items():
+                for record in self._decode(summary.spans[frame], dict(summary.numbers)):
+                    if keys.get(record.sequence) is not None:
+                        found[keys.pop(record.sequence)] = record
+                if keys:
+                    detail = "the values its index frame speaks of are not there"
+                    raise self._corrupt(summary.spans[frame].offset, min(keys) - 1, detail, "content")
         return found
 
     def retired_since(self, sequence: int) -> dict[str, int]:

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from .durability import Durability
 from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
 from .errors import (
-    DurabilityError,
     HandleClosed,
     HandleForked,
     InvalidInput,
@@ -29,13 +28,23 @@ from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
 from .lines import APPEND, RETIRE, SET, Address, Write, new_tuple
 from .logfile import LogFile
 from .reading import Reading
-from .scope import ENTRY_OVERHEAD, Commit, ListState, Place, ScopeState, Ticket, last_of
+from .scope import (
+    ENTRY_OVERHEAD,
+    NAME_FACTOR,
+    NAMES_BYTES,
+    Commit,
+    ListState,
+    Place,
+    ScopeState,
+    Ticket,
+    last_of,
+    names_bytes,
+)
 
 _log = logging.getLogger(__name__)
 _WITH_VALUE: Final = (APPEND, SET)
 _PROCESS: Final = Durability.PROCESS
 _QUOTA_PIECE: Final = 256 * 1024
-_NAMES_BYTES: Final = 64  # a write's brackets and numbers; each character of a name may take 6 bytes
 
 
 class Change(NamedTuple):
@@ -95,38 +104,62 @@ class Writer(Reading):
             if len(body) > SHALLOW_BYTES or copy != element:
                 body, copy = freeze(element)
         size = len(body) + ENTRY_OVERHEAD
+        if tag is not None:
+            size += NAME_FACTOR * len(tag) + NAMES_BYTES
         state = place.cached
-        with self._lock:
-            if state is None or state.owner is not self or state.scope.blocked or self._bytes + size > self._quota:
-                state = self._admit_slowly(place, size)
-            scope = state.scope
-            sequence = self._sequence = self._sequence + 1
-            scope.pending.append(
-                (sequence, state.address, body, tag, state, copy if state.coalescer is not None else None)
-            )
-            self._bytes += size
-            if scope.deadline is None:
-                self._open_window(scope)
-        return sequence
-
-    def _admit_slowly(self, place: Place, size: int) -> ListState:
-        """Everything about an admission that is not the usual case. Returns with room for ``size`` bytes."""
+        if self._owned():
+            self._refuse_reentry()
         while True:
-            owner = self._unblock(place.scope_id)
-            self._prove_epoch()
-            if self._sequence >= MAX_SEQUENCE:
-                raise LimitExceeded("the session has used up its sequences", "start a new session")
-            state = self._lists.get((place.scope_id, place.address))
-            if state is not None:
-                state.check(place.coalescer)
-            if self._bytes + size <= self._quota or self._extend_quota(size) or self._bytes == 0:
-                break  # the last: above the bound all by itself, admitted alone
-            self._run_all(self._flush_tickets(None))
+            with self._lock:
+                if state is None or state.owner is not self or state.scope.blocked or self._bytes + size > self._quota:
+                    state = self._admit_slowly(place, size)
+                if state is not None:
+                    scope = state.scope
+                    sequence = self._sequence = self._sequence + 1
+                    self._bytes += size  # before the call: an interruption may follow it
+                    scope.pending.append(
+                        (sequence, state.address, body, tag, state, copy if state.coalescer is not None else None)
+                    )
+                    if scope.deadline is None:
+                        self._open_window(scope)
+                    return sequence
+                before = self._bytes
+                tickets = self._flush_tickets(None)
+            self._make_room(place.scope_id, tickets, before)  # at the bound: the caller flushes
+
+    def _make_room(self, scope_id: str, tickets: list[Ticket], before: int) -> None:
+        """Flush; raise what the scope itself met, and what another met only if that made no room."""
+        other: ScopelogError | None = None
+        for ticket in tickets:
+            try:
+                self._run(ticket)
+            except ScopelogError as error:
+                with self._lock:
+                    state = next((s for s in self._scopes.values() if s.last_ticket is ticket), None)
+                    if state is None or state.scope == scope_id:
+                        raise
+                    state.fail(error)
+                other = error
+        if other is not None and self._bytes >= before:
+            raise other
+
+    def _admit_slowly(self, place: Place, size: int) -> ListState | None:
+        """Everything about an admission that is not the usual case. None if there is no room for ``size`` bytes."""
+        owner = self._unblock(place.scope_id)
+        self._prove_epoch()
+        if self._sequence >= MAX_SEQUENCE:
+            raise LimitExceeded("the session has used up its sequences", "start a new session")
+        state = self._lists.get((place.scope_id, place.address))
+        if state is not None:
+            state.check(place.coalescer)
+        if self._bytes + size > self._quota and not self._extend_quota(size) and self._bytes > 0:
+            return None
         if state is None:
             state = ListState(self, place.address, owner, place.coalescer)
-            self._lists[place.scope_id, place.address] = state
             owner.lists.append(place.address)
+            owner.names_bytes += names_bytes(place.address)
             owner.joins = owner.joins or place.coalescer is not None
+            self._lists[place.scope_id, place.address] = state
         place.cached = state
         return state
 
@@ -155,66 +188,75 @@ class Writer(Reading):
 
     def commit(self, scope: str, changes: Sequence[Change], level: Durability | None = None) -> Receipt:
         """Store the changes atomically, with what was staged before them in the scope; see storage contract 3."""
+        self._refuse_reentry()
         if not changes:
             raise InvalidInput("the commit is empty", "give it at least one write")
-        size = 0
+        size = NAMES_BYTES
         bodies: list[bytes] = []
         retires: list[str] = []
         for code, address, value, argument in changes:
             body = freeze(value)[0] if code in _WITH_VALUE else b""
             bodies.append(body)
-            size += len(body) + _NAMES_BYTES
+            size += len(body) + NAMES_BYTES
             if address is not None:
-                size += 6 * (len(address[0]) + len(address[1]))
+                size += NAME_FACTOR * (len(address[0]) + len(address[1]))
             if type(argument) is str:
-                size += 6 * len(argument)
+                size += NAME_FACTOR * len(argument)
                 if code == RETIRE:
                     retires.append(argument)
         if size > MAX_COMMIT_BYTES:
             raise LimitExceeded(f"the commit takes {size} bytes as JSON, the limit is {MAX_COMMIT_BYTES}", "split it")
-        with self._lock:
-            owner = self._scopes.get(scope)
-            if owner is None or owner.blocked:
-                owner = self._unblock(scope)
-            wanted = owner.level if level is None or level < owner.level else level
-            if wanted is _PROCESS and not self._epoch_proved:
-                self._prove_epoch()
-            first = self._sequence + 1
-            last = self._sequence + len(bodies)
-            if last > MAX_SEQUENCE:
-                raise LimitExceeded("the session has used up its sequences", "start a new session")
-            writes: list[Write] = []
-            for sequence, change, body in zip(range(first, last + 1), changes, bodies, strict=True):
-                writes.append((sequence, change[0], change[1], body, change[3]))
-            commit = Commit(writes, wanted, retires)
-            self._sequence = last
-            try:
-                owner.pending.append(commit)
+        owner: ScopeState | None = None
+        commit: Commit | None = None
+        try:
+            with self._lock:
+                owner = self._scopes.get(scope)
+                if owner is None or owner.blocked:
+                    owner = self._unblock(scope)
+                wanted = owner.level if level is None or level < owner.level else level
+                if wanted is _PROCESS and not self._epoch_proved:
+                    self._prove_epoch()
+                first = self._sequence + 1
+                last = self._sequence + len(bodies)
+                if last > MAX_SEQUENCE:
+                    raise LimitExceeded("the session has used up its sequences", "start a new session")
+                writes: list[Write] = []
+                for sequence, change, body in zip(range(first, last + 1), changes, bodies, strict=True):
+                    writes.append((sequence, change[0], change[1], body, change[3]))
+                commit = Commit(writes, wanted, retires, size)
+                self._sequence = last
                 self._ask(owner, commit)
+                owner.pending.append(commit)
                 if retires:
                     for retired in dict.fromkeys(retires):
                         self._set_aside(commit, retired)
-                self._run(commit)
-            except BaseException:
+            self._run(commit)
+        except BaseException:
+            if commit is not None and owner is not None:
                 self._withdraw(owner, commit)
-                raise
+            raise
         return new_tuple(Receipt, (first, last))
 
     def flush(self, level: Durability | None = None) -> None:
         """Barrier: returns once everything admitted before is stored at its scope's level, or at ``level``."""
+        self._refuse_reentry()
         with self._lock:
             self._check()
-            self._flush(level)
+        self._flush(level)
 
     def _flush(self, level: Durability | None) -> None:
-        while any(state.retiring for state in self._scopes.values()):
-            self._wait()
-        for state in self._scopes.values():
-            if isinstance(state.failure, WriteFailed):
-                state.failure = None  # tried again right here
-        self._run_all(self._flush_tickets(level))
-        for state in self._scopes.values():
-            self._raise_failure(state)
+        with self._lock:
+            before = {commit for state in self._scopes.values() for commit in state.retiring}
+            while not all(commit.done for commit in before):
+                self._wait()
+            for state in self._scopes.values():
+                if isinstance(state.failure, WriteFailed):
+                    state.failure = None  # tried again right here
+            tickets = self._flush_tickets(level)
+        self._run_all(tickets)
+        with self._lock:
+            for state in self._scopes.values():
+                self._raise_failure(state)
 
     def _flush_tickets(self, level: Durability | None) -> list[Ticket]:
         """A ticket for every scope that has something to store or to sync."""
@@ -224,7 +266,7 @@ class Writer(Reading):
             log = state.log
             unsynced = wanted is Durability.POWER and log is not None and log.born and not log.synced
             if state.pending or unsynced:
-                ticket = Ticket(last_of(state.pending), wanted)
+                ticket = state.last_ticket = Ticket(last_of(state.pending), wanted)
                 self._ask(state, ticket)
                 tickets.append(ticket)
         return tickets
@@ -235,44 +277,67 @@ class Writer(Reading):
         """Flush, close the logs cleanly and release the lock. Closing twice is legal.
 
         If the flush fails its error is raised; where staged elements would be lost the handle stays open then, unless
-        ``force``, which lets go in any case.
+        ``force``, which lets go in any case. Interrupted, it can be called again.
         """
+        self._refuse_reentry()
+        me = threading.get_ident()
+        ended: ScopelogError | None = None
+        try:
+            with self._lock:
+                self._check_fork()
+                while self._closing not in (0, me):  # our own number: left by an interruption
+                    self._wait()
+                if self._closed:
+                    return
+                ended = self._ended if self._letting_go else self._unusable
+                self._closing = me
+                # Refuse admissions first: what comes after the flush would be lost.
+                self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
+            failure = self._close(ended, force)
+        finally:
+            with self._lock:
+                if self._closing == me:
+                    self._closing = 0
+                    if not self._letting_go:  # interrupted, or staged elements would be lost: goes on
+                        self._reopen(ended)
+                    self._tell()
+        if failure is not None:
+            raise failure
+
+    def _close(self, ended: ScopelogError | None, force: bool) -> ScopelogError | None:
+        failure: ScopelogError | None = None
+        if ended is None and not self._letting_go:
+            try:
+                self._flush(None)
+            except ScopelogError as error:
+                failure = error
         with self._lock:
-            self._check_fork()
-            ended = self._unusable
-            if isinstance(ended, HandleClosed):
-                return
-            # Refuse admissions first: what comes after the flush would be lost.
-            self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
-            failure: ScopelogError | None = None
-            if ended is None:
-                try:
-                    self._flush(None)
-                except ScopelogError as error:
-                    failure = error
-            while self._busy:
+            while self._leader:
                 self._wait()
             lost = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
-            if lost:
-                failure = failure or ended
-            if failure is not None and lost and not force:
-                self._unusable = ended  # stays open: what is staged can be tried again
-                for state in self._scopes.values():
-                    if state.pending:
-                        self._open_window(state)
-                raise failure
-            self._env.give_back(self._quota)
-            self._quota = 0
+        if lost:
+            failure = failure or ended
+            if not force:
+                return failure
+            _log.error("%s is closed with %d staged elements that could not be stored", self.directory, lost)
+        self._ended = ended
+        self._letting_go = True  # from here on there is no way back, but closing can be done again
         for state in [*self._scopes.values()][::-1]:
             failure = self._close_log(state, ended is None) or failure
         if self._doomed:
             self._unlink_doomed()
         self._writer_lock.release()
+        self._closed = True
+        self._env.give_back(self._quota)
+        self._quota = 0
         self._env.forget(self)
-        if failure is not None:
-            if lost:
-                _log.error("%s was closed with %d staged elements that could not be stored", self.directory, lost)
-            raise failure
+        return failure
+
+    def _reopen(self, ended: ScopelogError | None) -> None:
+        self._unusable = ended
+        for state in self._scopes.values():
+            if state.pending and not state.retiring:
+                self._open_window(state)
 
     def _close_log(self, state: ScopeState, clean: bool) -> ScopelogError | None:
         log = state.log
@@ -281,7 +346,7 @@ class Writer(Reading):
         try:
             # A sidecar at PROCESS is never synced for the sake of closing: it has no closing frame then.
             log.close(clean=clean and (state is self._main or log.synced) and log.poison is None)
-        except DurabilityError as error:
+        except ScopelogError as error:
             return error
         return None
 
@@ -301,12 +366,13 @@ class Writer(Reading):
                 left = deadline - time.monotonic()
                 if left <= 0 or self._unusable is not None:
                     return False
-                self._changed.wait(left)
+                self._wait(left)
         return True
 
     def after_fork(self) -> None:
         """In the child: close the copies, so that the parent's flock is not kept alive, and refuse every call."""
-        self._lock = threading.Lock()  # the old one may be held by a thread that does not exist here
+        self._lock = threading.RLock()  # the old one may be held by a thread that does not exist here
+        self._owned = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
         self._end(
             HandleForked(

@@ -92,6 +92,7 @@ class Session:
         failed, :class:`LogPoisoned` after that; the failure of an earlier flush of the scope, this commit then not
         begun; a kind of :class:`HandleUnusable`.
         """
+        _check_level(durability)
         changes = []
         scope_id: str | None = None
         for write in writes:
@@ -123,6 +124,7 @@ class Session:
 
         Raises :class:`WriteFailed` (what is staged stays staged), :class:`OutcomeUnknown`, :class:`LogPoisoned`.
         """
+        _check_level(durability)
         self._writer.flush(durability)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -172,6 +174,7 @@ class Session:
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
         """Highest sequence of the scope that is stored at its level, or at ``durability`` if higher; 0 if none."""
+        _check_level(durability)
         return self._writer.durable_sequence(scope.id, durability)
 
     def stats(self) -> dict[str, int | float]:
@@ -284,6 +287,11 @@ class SessionReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_level(level: Durability | None) -> None:
+    if level is not None and type(level) is not Durability:
+        raise InvalidInput(f"{level!r} is no durability level", "pass Durability.PROCESS or Durability.POWER")
 
 
 def _named(scope_id: str) -> str:
