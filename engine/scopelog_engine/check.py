@@ -126,7 +126,11 @@ def _check_session(store: Checked, directory: str) -> list[Finding]:
     if not found.doubtful:
         return found.findings
     try:
-        lock = WriterLock.acquire(store.fs, os.path.join(directory, LOCK_FILE))
+        lock = WriterLock.acquire(store.fs, os.path.join(directory, LOCK_FILE), create=False)
+    except FileNotFoundError:  # nobody can be writing
+        found = _Session(store, directory)
+        found.run(judge=True)
+        return found.findings
     except StoreLocked as error:
         live = Finding(NOTE, directory, 0, 0, "live", f"in use by process {error.pid}: its end was not judged")
         return [*(f for f in found.findings if f.reason != "end"), live]

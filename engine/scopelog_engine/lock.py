@@ -40,14 +40,15 @@ class WriterLock:
         self.last_epoch = last_epoch
 
     @classmethod
-    def acquire(cls, fs: FileSystem, path: str) -> WriterLock:
-        """Lock or raise :class:`StoreLocked` at once; never waits."""
+    def acquire(cls, fs: FileSystem, path: str, *, create: bool = True) -> WriterLock:
+        """Lock or raise :class:`StoreLocked` at once; never waits. FileNotFoundError if missing and not ``create``."""
         for _ in range(_ATTEMPTS):
-            file = fs.open_or_create(path)
+            file = fs.open_or_create(path) if create else fs.open(path)
+            _copied.add(file)  # before it is locked: a fork may come at any time
             try:
                 granted = file.try_lock()
             except OSError as error:
-                file.close()
+                _let_go(file)
                 if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                     raise UnsupportedPlatform(
                         f"the file system of {path} has no flock ({error})", "keep the store on a local file system"
@@ -55,7 +56,7 @@ class WriterLock:
                 raise
             if not granted:
                 owner = _read_owner(file)
-                file.close()
+                _let_go(file)
                 who = f"process {owner.pid}, since {owner.since}" if owner.pid else "another handle"
                 raise StoreLocked(
                     f"{path} is held by {who}",
@@ -66,7 +67,7 @@ class WriterLock:
             identity = file.identity()
             if fs.identity(path) == identity:
                 return cls(fs, path, file, identity, _read_owner(file).epoch)
-            file.close()  # deleted and perhaps made anew while we waited: look again
+            _let_go(file)  # deleted and perhaps made anew while we waited: look again
         raise OpenFailed(f"{path} is replaced again and again", "find out who deletes and creates the session")
 
     def note(self, epoch: int) -> None:
@@ -88,7 +89,25 @@ class WriterLock:
             )
 
     def release(self) -> None:
-        self._file.close()
+        _let_go(self._file)
+
+
+_copied: Final[set[File]] = set()
+"""Lock files that a forked child must close: its copy would keep the parent's flock alive."""
+
+
+def _let_go(file: File) -> None:
+    _copied.discard(file)
+    file.close()
+
+
+def _after_fork() -> None:
+    for file in [*_copied]:
+        _let_go(file)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _read_owner(file: File) -> _Owner:

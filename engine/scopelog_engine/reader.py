@@ -16,6 +16,7 @@ from .errors import (
     CorruptLog,
     ForeignFile,
     HandleClosed,
+    HandleForked,
     NewerFormat,
     NoSuchSession,
     OpenFailed,
@@ -66,6 +67,7 @@ class Reader:
         self._store = store
         self._now = _Snapshot()
         self._closed = False
+        self._pid = os.getpid()
         self.refresh()
 
     def refresh(self) -> None:
@@ -145,6 +147,10 @@ class Reader:
     # --- answers ----------------------------------------------------------------------------------
 
     def _snapshot(self) -> _Snapshot:
+        if os.getpid() != self._pid:
+            raise HandleForked(
+                f"the reader of {self.session!r} was made by process {self._pid}", "make one in this process"
+            )
         if self._closed:
             raise HandleClosed(f"the reader of {self.session!r} was closed", "make another one")
         return self._now

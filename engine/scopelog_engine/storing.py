@@ -181,6 +181,8 @@ class Storing:
         try:
             self._changed.wait(seconds)
         finally:
+            while not self._owned():  # interrupted between letting go and taking it back
+                self._lock.acquire()
             self._waiting -= 1
 
     def _tell(self) -> None:

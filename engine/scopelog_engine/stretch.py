@@ -14,9 +14,10 @@ import msgspec
 
 from .codec import decompress
 from .frame import Frame
+from .layout import FRAME_OVERHEAD_BYTES, MAX_COMMIT_BYTES
 from .lines import APPEND, DELETE, LIST, RETIRE, SET, TRIM, Address, AddressTable, Note, Record
 
-MAX_INDEX_BYTES = 64 * 1024 * 1024
+MAX_INDEX_BYTES = MAX_COMMIT_BYTES + FRAME_OVERHEAD_BYTES  # an entry takes no more than the write it tells of
 
 
 class ListEntry(msgspec.Struct, array_like=True):
@@ -64,20 +65,77 @@ class Span(NamedTuple):
     last: int
 
 
-class Summary:
-    """What is known of a stretch: the same for an open one (the tail) and for one read from its index frame."""
+class Facts:
+    """What happened in a stretch. Entries are replaced, never changed, so that copies may share them."""
 
-    __slots__ = ("end", "lists", "numbers", "previous", "retired", "spans", "start", "values")
+    __slots__ = ("lists", "numbers", "retired", "spans", "values")
 
-    def __init__(self, start: int, previous: int) -> None:
-        self.start = start
-        self.end = start
-        self.previous = previous  # offset of the index frame that closes the stretch before, 0 if none
+    def __init__(self) -> None:
         self.lists: dict[Address, ListEntry] = {}
         self.values: dict[Address, ValueEntry] = {}
         self.retired: dict[str, int] = {}
         self.numbers: dict[int, Address] = {}
         self.spans: list[Span] = []
+
+    def copy(self) -> Facts:
+        other = Facts()
+        other.lists = self.lists.copy()
+        other.values = self.values.copy()
+        other.retired = self.retired.copy()
+        other.numbers = self.numbers.copy()
+        other.spans = self.spans[:]
+        return other
+
+    def add(self, span: Span, notes: list[Note], table: AddressTable) -> None:
+        """Take in one frame that was stored; its addresses have numbers in ``table``."""
+        ordinal = len(self.spans)
+        for note in notes:
+            address = note.address
+            if note.code == RETIRE:
+                self.retired[str(note.argument)] = note.last
+                continue
+            assert address is not None
+            number = table.number(address, [])
+            self.numbers[number] = address
+            if address.kind == LIST:
+                self.lists[address] = _list_after(self.lists.get(address), number, note)
+            elif note.code in (SET, DELETE):
+                self.values[address] = ValueEntry(
+                    number, address.namespace, address.key, ordinal, note.last, note.code == DELETE
+                )
+        self.spans.append(span)
+
+
+class Summary:
+    """What is known of a stretch: the same for an open one (the tail) and for one read from its index frame."""
+
+    __slots__ = ("end", "facts", "previous", "start")
+
+    def __init__(self, start: int, previous: int) -> None:
+        self.start = start
+        self.end = start
+        self.previous = previous  # offset of the index frame that closes the stretch before, 0 if none
+        self.facts = Facts()
+
+    @property
+    def lists(self) -> dict[Address, ListEntry]:
+        return self.facts.lists
+
+    @property
+    def values(self) -> dict[Address, ValueEntry]:
+        return self.facts.values
+
+    @property
+    def retired(self) -> dict[str, int]:
+        return self.facts.retired
+
+    @property
+    def numbers(self) -> dict[int, Address]:
+        return self.facts.numbers
+
+    @property
+    def spans(self) -> list[Span]:
+        return self.facts.spans
 
     @property
     def first(self) -> int:
@@ -106,34 +164,20 @@ class Tail(Summary):
 
     def number(self, numbers: dict[int, Address]) -> None:
         """Take over the address numbers that a reopened log already uses."""
-        self.numbers = dict(numbers)
+        self.facts.numbers = dict(numbers)
         self.table = AddressTable(numbers)
 
     def add(self, span: Span, notes: list[Note]) -> None:
         """Take in one frame that was stored."""
-        ordinal = len(self.spans)
-        for note in notes:
-            address = note.address
-            if note.code == RETIRE:
-                self.retired[str(note.argument)] = note.last
-                continue
-            assert address is not None
-            number = self.table.number(address, [])
-            self.numbers[number] = address
-            # Entries are replaced, never changed: a snapshot shares them.
-            if address.kind == LIST:
-                self.lists[address] = _list_after(self.lists.get(address), number, note)
-            elif note.code in (SET, DELETE):
-                self.values[address] = ValueEntry(
-                    number, address.namespace, address.key, ordinal, note.last, note.code == DELETE
-                )
+        self.facts.add(span, notes, self.table)
         self.table.keep()
-        self.spans.append(span)
         self.end = span.offset + span.length
 
     def index_body(self) -> bytes:
         """Raw bytes of the index frame's body that closes this stretch."""
         self.fold()
+        if self.start + sum(span.length for span in self.spans) != self.end:
+            raise AssertionError(f"the stretch from {self.start} to {self.end} does not hold together")
         return msgspec.json.encode(
             IndexBody(
                 p=self.previous,
@@ -155,9 +199,15 @@ class Tail(Summary):
 
     def fold(self) -> None:
         """Take in what was deferred."""
-        fresh, self._fresh = self._fresh, []
-        for span, notes in fresh:
-            self.add(span, notes)
+        if not self._fresh:
+            return
+        known = self.facts.spans[-1].offset if self.facts.spans else -1
+        facts = self.facts.copy()
+        for span, notes in self._fresh:
+            if span.offset > known:  # else it was taken in, and the fold interrupted then
+                facts.add(span, notes, self.table)
+        self.facts = facts  # all of it or, if interrupted before, nothing
+        self._fresh = []
 
     def take(self, frame: Frame, start: int, notes: list[Note]) -> None:
         """Like :meth:`add`, for a frame that was read; foreign bytes from ``start`` on get a span of their own."""
@@ -170,10 +220,7 @@ class Tail(Summary):
         self.fold()
         copy = Tail(self.start, self.previous)
         copy.end = self.end
-        copy.spans = self.spans[:]
-        copy.lists = self.lists.copy()
-        copy.values = self.values.copy()
-        copy.numbers = self.numbers.copy()
+        copy.facts = self.facts.copy()
         return copy
 
 
@@ -225,7 +272,7 @@ class Closed(Summary):
             address = Address(value.namespace, value.key, SET)
             self.values[address] = value
             self.numbers[value.number] = address
-        self.retired = dict(body.r)
+        self.retired.update(body.r)
 
 
 def _body_of(frame: Frame, payload: bytes) -> IndexBody:
