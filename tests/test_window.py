@@ -550,3 +550,31 @@ def test_an_exception_in_the_flusher_is_raised_at_the_next_call_and_nothing_is_l
         session.flush()
         with store.reader("s") as reader:
             assert [e.element for e in reader.read(OUT)] == [1, 2]
+
+
+def test_a_session_at_process_does_not_pile_up_the_files_of_retired_scopes() -> None:
+    rig = Rig(durability=Durability.PROCESS)
+    for n in range(300):
+        rig.session.commit([ephemeral(f"op-{n}").value("a", "b").set(n)])
+        rig.session.commit([ephemeral(f"op-{n}").retire()])
+        left = sum(path.endswith(".scope.zst") for path in rig.disk.snapshot())
+        assert left <= 129, n
+    assert rig.session.stats()["syncs"] < 10
+
+
+@pytest.mark.parametrize("wrong", ["text", 1, None, object()])
+def test_what_is_no_address_is_refused(wrong: Any) -> None:
+    rig = Rig()
+    calls: list[Callable[[], object]] = [
+        lambda: rig.session.append(wrong, 1),
+        lambda: rig.session.read(wrong),
+        lambda: rig.session.get(wrong),
+        lambda: rig.session.scan("a", scope=wrong),
+        lambda: rig.session.durable_seq(wrong),
+        lambda: rig.session.get(MAIN),  # type: ignore[arg-type]
+        lambda: rig.session.commit(MAIN.append(1)),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    assert rig.shown(MAIN) == ["begin"]

@@ -60,7 +60,7 @@ class WriterLock:
                 who = f"process {owner.pid}, since {owner.since}" if owner.pid else "another handle"
                 raise StoreLocked(
                     f"{path} is held by {who}",
-                    "close that handle, or read the session without opening it for writing",
+                    "close that handle, or read the session without its lock, through store.reader()",
                     pid=owner.pid,
                     since=owner.since,
                 )

@@ -41,6 +41,7 @@ from .scope import (
 from .staging import join, window_lines
 
 _log = logging.getLogger(__name__)
+_DOOMED_LIMIT: Final = 128  # files of retired scopes that wait for a sync, before one is made for them
 _PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
@@ -264,6 +265,8 @@ class Storing:
         count = len(pending)
         while count and sequence_of(pending[count - 1]) > target:
             count -= 1
+        if state is self._main and len(self._doomed) >= _DOOMED_LIMIT:
+            tickets = [*tickets, Ticket(0, _POWER)]  # a session at PROCESS: its retired scopes' files pile up
         # From here on an interruption leaves the tickets in two places at most, never in none.
         self._work.append(Work(state, pending[:count], tickets))
         state.deferred += later

@@ -317,8 +317,8 @@ class Writer(Reading):
             lost = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
         if lost:
             failure = failure or ended
-            if not force:
-                return failure
+            if isinstance(failure, WriteFailed) and not force:
+                return failure  # it may go better next time; a poisoned or fenced handle cannot
             _log.error("%s is closed with %d staged elements that could not be stored", self.directory, lost)
         self._ended = ended
         self._letting_go = True  # from here on there is no way back, but closing can be done again

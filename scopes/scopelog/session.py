@@ -93,6 +93,8 @@ class Session:
         begun; a kind of :class:`HandleUnusable`.
         """
         _check_level(durability)
+        if isinstance(writes, Write):
+            raise InvalidInput("commit was given one write, not a list of them", "put it into a list")
         changes = []
         scope_id: str | None = None
         for write in writes:
@@ -117,7 +119,11 @@ class Session:
         """
         if tag is not None:
             check_tag(tag)
-        return self._append(target.place, element, tag)
+        try:
+            place = target.place
+        except AttributeError:
+            raise _not("a list's address", target) from None
+        return self._append(place, element, tag)
 
     def flush(self, durability: Durability | None = None) -> None:
         """Barrier: when it returns, all that was admitted before is stored at its scope's level, or at ``durability``.
@@ -131,6 +137,8 @@ class Session:
 
     def get(self, address: Value[Scope], default: Json = None) -> Json:
         """The latest value, or ``default`` if there is none."""
+        if not isinstance(address, Value):
+            raise _not("a value's address", address)
         record = self._writer.get(address.scope_id, address.address)
         return default if record is None else record.value
 
@@ -138,7 +146,7 @@ class Session:
         """The values of one namespace whose keys start with ``prefix``, by code point order of their keys."""
         check_name("namespace", namespace)
         check_name("prefix", prefix)
-        return _entries(self._writer.scan(scope.id, namespace, prefix))
+        return _entries(self._writer.scan(_id_of(scope), namespace, prefix))
 
     def read(
         self,
@@ -154,7 +162,7 @@ class Session:
         Stops at, and includes, the first element that carries ``stop_at_tag``; never searches past the limit for it.
         What is pending in the list is joined and sealed by this, so that what was shown never changes.
         """
-        descending = _check_page(cursor, order, limit, stop_at_tag)
+        descending = _check_page(target, cursor, order, limit, stop_at_tag)
         return _elements(
             self._writer.read(
                 target.scope_id,
@@ -175,7 +183,7 @@ class Session:
     def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
         """Highest sequence of the scope that is stored at its level, or at ``durability`` if higher; 0 if none."""
         _check_level(durability)
-        return self._writer.durable_sequence(scope.id, durability)
+        return self._writer.durable_sequence(_id_of(scope), durability)
 
     def stats(self) -> dict[str, int | float]:
         """Counters of this handle as plain data; see scopes/README.md for the list."""
@@ -215,6 +223,8 @@ class SessionReader:
 
     def get(self, address: Value[Scope], default: Json = None) -> Json:
         """The latest stored value, or ``default`` if there is none."""
+        if not isinstance(address, Value):
+            raise _not("a value's address", address)
         record = self._reader.get(address.scope_id, address.address)
         return default if record is None else record.value
 
@@ -222,7 +232,7 @@ class SessionReader:
         """As :meth:`Session.scan`, of what is stored."""
         check_name("namespace", namespace)
         check_name("prefix", prefix)
-        return _entries(self._reader.scan(scope.id, namespace, prefix))
+        return _entries(self._reader.scan(_id_of(scope), namespace, prefix))
 
     def read(
         self,
@@ -234,7 +244,7 @@ class SessionReader:
         stop_at_tag: str | None = None,
     ) -> list[Element]:
         """As :meth:`Session.read`, of what is stored."""
-        descending = _check_page(cursor, order, limit, stop_at_tag)
+        descending = _check_page(target, cursor, order, limit, stop_at_tag)
         return _elements(
             self._reader.read(
                 target.scope_id,
@@ -260,7 +270,7 @@ class SessionReader:
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
         """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
-        return self._reader.durable_sequence(scope.id, durability)
+        return self._reader.durable_sequence(_id_of(scope), durability)
 
     def stats(self) -> dict[str, int]:
         """Size and position as plain data: bytes of log, living scopes, last sequence, creation time in ms.
@@ -306,8 +316,20 @@ def _elements(records: list[Record]) -> list[Element]:
     return [Element(r.sequence, r.value, r.argument) for r in records]  # type: ignore[arg-type]
 
 
-def _check_page(cursor: int | None, order: str, limit: int | None, stop_at_tag: str | None) -> bool:
+def _id_of(scope: Scope) -> str:
+    if not isinstance(scope, Scope):
+        raise _not("a scope", scope)
+    return scope.id
+
+
+def _not(what: str, given: object) -> InvalidInput:
+    return InvalidInput(f"a {type(given).__name__} was given where {what} is wanted", "see scopelog.value and list_of")
+
+
+def _check_page(target: object, cursor: int | None, order: str, limit: int | None, stop_at_tag: str | None) -> bool:
     """Raise :class:`InvalidAddress` for arguments of a read that mean nothing; True if the order is descending."""
+    if not isinstance(target, List):
+        raise _not("a list's address", target)
     if cursor is not None:
         check_sequence("cursor", cursor)
     if limit is not None and (type(limit) is not int or limit < 0):
