@@ -142,7 +142,7 @@ def test_a_missing_extra_names_what_to_install() -> None:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
         assert result.returncode == 2
         assert f"needs {module}".encode() in result.stderr
-        assert b"hint: pip install 'scopelog[cli]'" in result.stderr
+        assert b"hint: run pip install '.[cli]' in a checkout of scopelog" in result.stderr
         assert b"Traceback" not in result.stderr
 
 
@@ -163,6 +163,7 @@ def test_ls_and_stat(store_path: Path) -> None:
     assert whole["sessions"][1]["scopes"] == ["op"]
     assert whole["log_bytes"] == sum(row["log_bytes"] for row in whole["sessions"])
     assert [row.split("\t")[0] for row in call("stat", store_path).stdout.splitlines()] == ["a", "b c"]
+    assert call("stat", store_path).stdout.splitlines()[0].split("\t")[1:5] == [str(found["log_bytes"]), "0", "0", "2"]
     assert "scopes\top\n" in call("stat", store_path, "b c").stdout
 
 

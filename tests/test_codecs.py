@@ -131,8 +131,8 @@ def test_the_envelope_is_as_short_as_promised() -> None:
     assert len(usual) - len(payload) <= 30
     large = b"x" * (2**20 - 1)
     longest, _ = frame_bytes(
-        payload=large, raw_length=2 * len(large), first=2**28 - 2**13, last=2**28 - 2, commits=2**13,
-        epoch=2**14 - 1, offset=2**30, mark=2**30,
+        payload=large, raw_length=2 * len(large), first=2**28 - 128, last=2**28 - 1, commits=127,
+        epoch=2**14 - 1, offset=2**30, mark=2**30 - 2**20,
     )  # fmt: skip
     assert len(longest) - len(large) <= 36
 

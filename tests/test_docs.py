@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import inspect
 import re
 from pathlib import Path
@@ -60,6 +62,58 @@ def test_every_error_of_the_engine_is_public() -> None:
 
     known = {n for n, e in vars(errors).items() if inspect.isclass(e) and issubclass(e, ScopelogError)}
     assert known <= set(scopelog.__all__)
+
+
+@pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.Store])
+def test_every_method_is_in_the_guide(cls: type) -> None:
+    for name in vars(cls):
+        if not name.startswith("_"):
+            assert re.search(rf"\b{name}\b", GUIDE), f"{cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    "cls", [scopelog.Finding, scopelog.Recovery, scopelog.TornTail, scopelog.SetAside, scopelog.LogRecord]
+)
+def test_every_field_of_a_result_is_in_the_guide(cls: type) -> None:
+    fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else cls._fields  # type: ignore[attr-defined]
+    assert fields
+    for name in fields:
+        assert f"`{name}`" in GUIDE, f"{cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize("cls", [scopelog.Element, scopelog.Entry])
+def test_every_result_of_a_read_is_spelled_out(cls: type) -> None:
+    assert f"{cls.__name__}({', '.join(cls._fields)})" in GUIDE  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", [README, GUIDE, FORMAT], ids=["README", "guide", "FORMAT"])
+def test_no_paragraph_stands_twice(text: str) -> None:
+    paragraphs = [part for part in text.split("\n\n") if len(part) > 80]
+    assert sorted(set(paragraphs)) == sorted(paragraphs)
+
+
+@pytest.mark.parametrize("text", [README, GUIDE, FORMAT], ids=["README", "guide", "FORMAT"])
+def test_sections_and_files_that_are_referred_to_exist(text: str) -> None:
+    sections = set(re.findall(r"^## (\d+)\. ", FORMAT, re.MULTILINE))
+    if text is FORMAT:
+        assert set(re.findall(r"section (\d+)", text)) <= sections
+    folder = {id(README): ROOT, id(GUIDE): ROOT / "scopes", id(FORMAT): ROOT / "engine"}[id(text)]
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (folder / target).exists(), target
+
+
+def test_the_digest_is_spelled_as_it_is_computed() -> None:
+    (example,) = re.findall(r"`([0-9a-f]{32}\|[^`]+)`", FORMAT)
+    digest = hashlib.sha256(example.replace("|", "\0").encode()).digest()[:2]
+    assert f"(digest `{digest.hex(' ')}`)" in FORMAT
+
+
+def test_what_the_readme_quotes_of_the_assumptions_carries_their_numbers() -> None:
+    success = re.search(r"`fdatasync` that returns success [^(]*\((\d)\)", README)
+    failure = re.search(r"failed one may have dropped it for good \((\d)\)", README.replace("\n", " "))
+    assert success and failure
+    assert f"{success[1]}. `fdatasync` that returns success" in FORMAT
+    assert f"{failure[1]}. A failed `fdatasync` may have dropped" in FORMAT
 
 
 @pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.Store])

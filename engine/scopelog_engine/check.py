@@ -39,6 +39,7 @@ from .view import Handle, LogView
 
 TORN: Final = "torn"
 DAMAGE: Final = "corrupt"
+UNREAD: Final = "unread"
 NOTE: Final = "note"
 
 
@@ -47,7 +48,8 @@ class Finding:
     """Something ``check`` found.
 
     ``severity``: ``corrupt`` (proved damage), ``torn`` (an un-synced tail that the next open for write will cut and
-    keep aside) or ``note`` (evidence kept by an earlier recovery, leftovers, a log in use). ``offset``: first byte
+    keep aside), ``unread`` (the disk would not let us) or ``note`` (evidence of an earlier recovery, a log in use).
+    ``offset``: first byte
     concerned; ``sequence``: last good one before it; ``reason``: what kind, e.g. ``checksum`` or ``sequence``.
     """
 
@@ -99,14 +101,17 @@ def _check_store(store: Checked, session: str | None) -> list[Finding]:
         except FileNotFoundError:
             continue  # deleted meanwhile
         except OSError as error:
-            findings.append(Finding(DAMAGE, directory, 0, 0, "read", f"it cannot be read ({error})"))
+            findings.append(Finding(UNREAD, directory, 0, 0, "read", f"it cannot be read ({error})"))
     return findings
 
 
 def worst(findings: list[Finding]) -> int:
-    """Exit status: 0 sound, 1 torn tails only, 2 corruption."""
+    """Exit status: 0 sound, 1 torn tails only, 2 corruption, 3 no corruption but something that could not be read."""
     severities = {finding.severity for finding in findings}
-    return 2 if DAMAGE in severities else 1 if TORN in severities else 0
+    return next((status for severity, status in _STATUS if severity in severities), 0)
+
+
+_STATUS: Final = ((DAMAGE, 2), (UNREAD, 3), (TORN, 1))
 
 
 def _check_store_file(fs: FileSystem, path: str) -> Iterator[Finding]:
@@ -186,7 +191,7 @@ class _Session:
         except FileNotFoundError:
             return  # retired meanwhile
         except OSError as error:
-            self._add(DAMAGE, path, 0, 0, "read", f"it cannot be opened ({error})")
+            self._add(UNREAD, path, 0, 0, "read", f"it cannot be opened ({error})")
             return
         keep = False
         try:
@@ -212,7 +217,8 @@ class _Session:
             severity = TORN if lost else DAMAGE  # a sidecar's header is not synced: it may be lost with all behind it
             self._add(severity, error.path, error.offset, error.sequence, error.reason, error.detail)
         except (ForeignFile, NewerFormat, ReadFailed) as error:
-            self._add(DAMAGE, path, 0, 0, _REASONS[type(error)], error.cause)
+            severity = UNREAD if isinstance(error, ReadFailed) else DAMAGE
+            self._add(severity, path, 0, 0, _REASONS[type(error)], error.cause)
         finally:
             if not keep:
                 handle.close()

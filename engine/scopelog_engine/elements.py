@@ -1,10 +1,13 @@
 """Elements: validated and frozen in one step at admission, thawed on reading.
 
-An element is JSON: dict with str keys, list, str, int, float, bool or None. Whatever would not come back exactly
-as it went in is refused, never converted. The quick path encodes, decodes and compares: the bytes are the frozen
-element, their length is its size, and the comparison catches what the encoder alone would convert silently
-(tuples, bytes, int keys, NaN). What the quick path cannot take (lone surrogates, very long integers) is walked
-type by type and goes through the standard library. Source: storage contract 5.
+An element is JSON: dict with str keys, list, str, int, float, bool or None. Whatever would not come back equal to
+what went in is refused, never converted. A subclass that equals its base value (IntEnum, StrEnum, OrderedDict,
+defaultdict, a subclass of float) is stored, and comes back, as that base value: JSON knows no more.
+
+The quick path encodes, decodes and compares: the bytes are the frozen element, their length is its size, and the
+comparison catches what the encoder alone would convert silently (tuples, bytes, int keys, NaN). What the quick path
+cannot take (lone surrogates, very long integers) is walked type by type and goes through the standard library.
+Source: scopes/README.md, "Commits".
 """
 
 from __future__ import annotations

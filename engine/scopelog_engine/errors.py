@@ -7,7 +7,7 @@
     │   ├── InvalidElement      not JSON, or not exactly representable
     │   ├── LimitExceeded       nesting, element or commit too large
     │   ├── InvalidId           session or scope id
-    │   ├── InvalidAddress      namespace, key, tag or sequence
+    │   ├── InvalidAddress      namespace, key, tag or sequence; limit or order of a read
     │   └── MixedCommit         writes of more than one scope
     ├── OpenFailed              the store or session cannot be opened
     │   ├── StoreLocked         busy elsewhere: another handle owns the session
@@ -67,7 +67,8 @@ class InvalidId(InvalidInput):
 
 
 class InvalidAddress(InvalidInput):
-    """A namespace, key, tag, sequence or argument of an address that cannot be stored."""
+    """What names a place in a session and cannot: a namespace, key, prefix or tag; a sequence (a trim's ``upto``, a
+    read's ``cursor``); a read's ``limit`` or ``order``."""
 
 
 class MixedCommit(InvalidInput):
@@ -122,7 +123,9 @@ class HandleForked(HandleUnusable):
 
 
 class HandleFenced(HandleUnusable):
-    """The lock file or the log was replaced, truncated or appended to by somebody else."""
+    """The lock file was replaced, or a log's length changed, by somebody else.
+
+    A byte changed in place is not noticed by the writer: ``check``, and the reads that meet it, do."""
 
 
 class DurabilityError(ScopelogError):

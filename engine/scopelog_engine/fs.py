@@ -83,7 +83,8 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def identity(self, path: str) -> Identity | None:
-        """Device and inode the path names now, or None. Never called on a live log (see storage contract 8)."""
+        """Device and inode the path names now, or None. Never called on a live log, whose writer
+        must not pay for it and knows its length (HandleFenced in scopes/README.md)."""
 
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable."""

@@ -76,7 +76,7 @@ def check_id(kind: str, value: object) -> str:
     """Return ``value`` if it is a legal session or scope id, else raise :class:`InvalidId`.
 
     Legal: a non-empty ``str`` without lone surrogates whose percent-encoded form (the rule of
-    ECMAScript's encodeURIComponent) has at most 180 ASCII bytes. Source: storage contract 2.6.
+    ECMAScript's encodeURIComponent) has at most 180 ASCII bytes. Source: scopes/README.md, "Stores and sessions".
     """
     if not isinstance(value, str):
         raise InvalidId(f"the {kind} id is a {type(value).__name__}, not a str", "pass a str")

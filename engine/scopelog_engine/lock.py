@@ -44,31 +44,41 @@ class WriterLock:
         """Lock or raise :class:`StoreLocked` at once; never waits. FileNotFoundError if missing and not ``create``."""
         for _ in range(_ATTEMPTS):
             file = fs.open_or_create(path) if create else fs.open(path)
-            _copied.add(file)  # before it is locked: a fork may come at any time
             try:
-                granted = file.try_lock()
-            except OSError as error:
+                _copied.add(file)  # before it is locked: a fork may come at any time
+                lock = cls._take(fs, path, file)
+            except BaseException:
                 _let_go(file)
-                if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                    raise UnsupportedPlatform(
-                        f"the file system of {path} has no flock ({error})", "keep the store on a local file system"
-                    ) from error
                 raise
-            if not granted:
-                owner = _read_owner(file)
-                _let_go(file)
-                who = f"process {owner.pid}, since {owner.since}" if owner.pid else "another handle"
-                raise StoreLocked(
-                    f"{path} is held by {who}",
-                    "close that handle, or read the session without its lock, through store.reader()",
-                    pid=owner.pid,
-                    since=owner.since,
-                )
-            identity = file.identity()
-            if fs.identity(path) == identity:
-                return cls(fs, path, file, identity, _read_owner(file).epoch)
+            if lock is not None:
+                return lock
             _let_go(file)  # deleted and perhaps made anew while we waited: look again
         raise OpenFailed(f"{path} is replaced again and again", "find out who deletes and creates the session")
+
+    @classmethod
+    def _take(cls, fs: FileSystem, path: str, file: File) -> WriterLock | None:
+        """None if the path no longer names the file."""
+        try:
+            granted = file.try_lock()
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                raise UnsupportedPlatform(
+                    f"the file system of {path} has no flock ({error})", "keep the store on a local file system"
+                ) from error
+            raise
+        if not granted:
+            owner = _read_owner(file)
+            who = f"process {owner.pid}, since {owner.since}" if owner.pid else "another handle"
+            raise StoreLocked(
+                f"{path} is held by {who}",
+                "close that handle, or read the session without its lock, through store.reader()",
+                pid=owner.pid,
+                since=owner.since,
+            )
+        identity = file.identity()
+        if fs.identity(path) != identity:
+            return None
+        return cls(fs, path, file, identity, _read_owner(file).epoch)
 
     def note(self, epoch: int) -> None:
         """Name the owner in the file, for the refusal that others get, and the epoch, for the next owner."""

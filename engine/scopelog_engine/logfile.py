@@ -78,7 +78,8 @@ class LogFile:
         self.touched = False  # whether this process has appended or repaired
         self.clean = False  # whether the log ends with a closing frame
         self._monotonic = monotonic
-        self._sync_parents: Callable[[], None] | None = sync_parents
+        self._sync_parents = sync_parents
+        self._names_synced = False
         self._by_rename = by_rename
         self._digest = digest_of(header)
         self._view: LogView | None = None
@@ -131,7 +132,7 @@ class LogFile:
         log.durable_sequence = survey.last.last if proved or survey.clean else survey.marked_sequence
         log._rewrite_from = None if proved else survey.mark
         if survey.mark:
-            log._sync_parents = None  # a mark is written only after the names were synced
+            log._names_synced = True  # a mark is written only after they were
         return log
 
     @property
@@ -155,7 +156,7 @@ class LogFile:
     @property
     def anchored(self) -> bool:
         """Whether the log is in a file whose name is known to be on disk."""
-        return self._view is not None and self._sync_parents is None
+        return self._view is not None and self._names_synced
 
     # --- append ---------------------------------------------------------------------------------
 
@@ -270,9 +271,9 @@ class LogFile:
         except FileExistsError:  # left by an interrupted birth of this very log: nothing of it was acknowledged
             self.fs.unlink(temp)
             file = self.fs.create(temp)
-        handle = Handle(file)
         size = len(data)
         try:
+            handle = Handle(file)
             if self._preallocate:
                 self._size = 0
                 self._reserve(file, len(data) + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
@@ -286,8 +287,7 @@ class LogFile:
                 self._timed_sync(file)
                 self.fs.rename(temp, self.path)
         except BaseException:
-            handle.close()
-            self._remove(temp)
+            file.close()  # the file itself is removed by _mend
             raise
         view = LogView(handle, self.path, self.header, 0)
         view.tail = Tail(0, 0)
@@ -336,7 +336,10 @@ class LogFile:
         if self._view is not None:  # the log's birth was not finished
             view, self._view = self._view, None
             view.handle.close()
-            self._remove(self.path)
+        for path in (self.path + TEMP_SUFFIX, self.path):
+            if self.fs.exists(path):
+                self._remove(path)
+        self._names_synced = False
         self._size = self.durable = 0
         self._suspect = self._adopting = False
 
@@ -388,18 +391,17 @@ class LogFile:
             self._timed_sync(file)
         except OSError as error:
             raise self._poisoned(error) from error
-        if self._sync_parents is not None:
+        if not self._names_synced:
             self._sync_names()
         self.durable = end
         self._rewrite_from = None
 
     def _sync_names(self) -> None:
-        assert self._sync_parents is not None
         try:
             self._sync_parents()
         except OSError as error:
             raise self._poisoned(error) from error
-        self._sync_parents = None
+        self._names_synced = True
 
     def _poisoned(self, error: OSError) -> OutcomeUnknown:
         self.poison = error
@@ -460,8 +462,8 @@ class LogFile:
             batch.close(batch.end)
         data = batch.data()
         try:
+            view.handle.file.truncate(view.end)  # first: no state in between is odd, all before it is synced
             write_all(view.handle.file, data, view.end)
-            view.handle.file.truncate(view.end + len(data))
         except OSError as error:
             self.counters.failures += 1
             _log.warning("%s could not be closed cleanly: %s; all that was acknowledged is on disk", self.path, error)

@@ -33,7 +33,7 @@ class Reading(Storing):
         limit: int | None = None,
         stop_at_tag: str | None = None,
     ) -> list[Record]:
-        """Elements of a list; see storage contract 2.9. What was shown never changes: pending runs are sealed."""
+        """Elements of a list; see scopes/README.md. What was shown never changes: pending runs are sealed."""
         staged: list[Staged] = []
         with self._lock:
             state = self._readable(scope)

@@ -19,7 +19,10 @@ LAST_BACKOFF: Final = 5.0
 Coalescer: TypeAlias = Callable[[Sequence[Json]], Iterable[tuple[Json, int]]]
 """A pure function from a run of adjacent elements of one list to a shorter run: pairs of (element, how many
 originals it stands for). The counts add up to the length of the run. It must not keep or change what it is given,
-and folding its result must equal folding the run."""
+nor call the session (:class:`InvalidInput`), and folding its result must equal folding the run.
+
+A session handle keeps the coalescer that a list was first used with, none included: naming another one (and a lambda
+written anew is another one) is :class:`InvalidInput`; naming none is legal and means the first."""
 
 Staged: TypeAlias = "tuple[int, Address, bytes, str | None, ListState, Json]"
 """A staged element is a plain tuple, because admission is the hot path: sequence, address, JSON text, tag, the list's

@@ -2,7 +2,7 @@
 
 Let B be the first byte that does not continue the chain. If a later valid frame (a closing frame among them) has a
 durable mark above B, the bytes at B were durable once: that is corruption. Otherwise what lies behind B was never
-synced: a torn tail. Source: storage contract 6.
+synced: a torn tail. Source: engine/FORMAT.md, section 8.
 """
 
 from __future__ import annotations

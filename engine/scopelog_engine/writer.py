@@ -187,7 +187,7 @@ class Writer(Reading):
         return True
 
     def commit(self, scope: str, changes: Sequence[Change], level: Durability | None = None) -> Receipt:
-        """Store the changes atomically, with what was staged before them in the scope; see storage contract 3."""
+        """Store the changes atomically, with what was staged before them in the scope; see scopes/README.md."""
         self._refuse_reentry()
         if not changes:
             raise InvalidInput("the commit is empty", "give it at least one write")

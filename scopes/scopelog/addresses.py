@@ -38,7 +38,10 @@ S_co = TypeVar("S_co", bound=Scope, covariant=True)
 
 @final
 class Write(Generic[S]):
-    """One write of a commit; made by the methods of addresses and scopes, frozen when the commit is admitted."""
+    """One write of a commit; made by the methods of addresses and scopes, frozen when the commit is admitted.
+
+    It stores nothing by itself: :meth:`Session.commit` does.
+    """
 
     __slots__ = ("change", "scope_id")
 
@@ -94,7 +97,11 @@ class Value(_Address[S_co]):
 
 @final
 class List(_Address[S_co]):
-    """The address of an append-only list. Its coalescer, if any, is no part of its identity."""
+    """The address of an append-only list. Its coalescer, if any, is no part of its identity.
+
+    A session keeps the coalescer, or the lack of one, that the list was first used with: an ``append`` that names
+    another is :class:`InvalidInput`. Make it a function with a name, not a lambda at each call.
+    """
 
     __slots__ = ("place",)
 
@@ -103,7 +110,10 @@ class List(_Address[S_co]):
         self.place = Place(scope_id, self.address, coalescer)
 
     def append(self, element: Json, tag: str | None = None) -> Write[S_co]:
-        """Append as part of a commit. ``tag``: a non-empty string stored beside the element."""
+        """A write for :meth:`Session.commit`; by itself it stores nothing. :meth:`Session.append` stages an element.
+
+        ``tag``: a non-empty string stored beside the element.
+        """
         if tag is not None:
             check_tag(tag)
         return Write(self.scope_id, new_tuple(Change, (APPEND, self.address, element, tag)))

@@ -136,7 +136,10 @@ class Session:
     # --- reading ----------------------------------------------------------------------------------
 
     def get(self, address: Value[Scope], default: Json = None) -> Json:
-        """The latest value, or ``default`` if there is none."""
+        """The latest value, or ``default`` if there is none.
+
+        Raises, like every read: :class:`CorruptLog`, :class:`ReadFailed`, a kind of :class:`HandleUnusable`.
+        """
         if not isinstance(address, Value):
             raise _not("a value's address", address)
         record = self._writer.get(address.scope_id, address.address)
@@ -157,10 +160,11 @@ class Session:
         limit: int | None = None,
         stop_at_tag: str | None = None,
     ) -> list[Element]:
-        """Elements of a list in order of sequence, from the exclusive ``cursor`` on, at most ``limit``.
+        """Elements of a list in order of sequence, from the exclusive ``cursor`` on, at most ``limit``, all in memory.
 
         Stops at, and includes, the first element that carries ``stop_at_tag``; never searches past the limit for it.
         What is pending in the list is joined and sealed by this, so that what was shown never changes.
+        Raises :class:`InvalidAddress` for arguments that mean nothing, and what :meth:`get` raises.
         """
         descending = _check_page(target, cursor, order, limit, stop_at_tag)
         return _elements(
@@ -192,8 +196,9 @@ class Session:
     def close(self, *, force: bool = False) -> None:
         """Flush, sync, write the closing frame, release the lock. Closing twice is legal.
 
-        If the flush fails, its error is raised; where staged elements would be lost, the handle stays open for
-        another try, unless ``force`` lets go of them.
+        If the flush fails, its error is raised. After :class:`WriteFailed`, where staged elements would be lost, the
+        handle stays open for another try, unless ``force`` (what ``with`` does) lets go of them; after any other
+        failure no try could succeed, and it lets go in any case.
         """
         self._writer.close(force=force)
 
@@ -207,7 +212,8 @@ class Session:
 class SessionReader:
     """A session open for reading, without its lock: as it stood when opened, or last refreshed.
 
-    It works while another process writes the session, and changes nothing.
+    It works while another process writes the session, changes nothing, and outlives its store. Every read raises
+    :class:`CorruptLog`, :class:`ReadFailed`, or once it is closed :class:`HandleClosed`.
     """
 
     def __init__(self, reader: Reader) -> None:

@@ -88,15 +88,22 @@ class Store:
         return SessionReader(self._store.read_session(session_id))
 
     def sessions(self) -> list[str]:
-        """Ids of all sessions, sorted."""
+        """Ids of all sessions, sorted. One whose directory cannot be read is left out. Raises :class:`ReadFailed`."""
         return self._store.sessions()
 
     def delete_session(self, session_id: str) -> None:
-        """Remove every file of a session. Raises :class:`NoSuchSession`, :class:`StoreLocked`."""
+        """Remove every file of a session, for ever.
+
+        Raises :class:`NoSuchSession`, :class:`StoreLocked` while any handle owns it, :class:`WriteFailed`.
+        """
         self._store.delete_session(session_id)
 
     def check(self, session_id: str | None = None) -> list[Finding]:
-        """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound."""
+        """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound.
+
+        What cannot be read is a finding of reason ``read``. Raises :class:`NoSuchSession`, :class:`ReadFailed`,
+        :class:`CorruptLog` for the store's own header.
+        """
         return self._store.check(session_id)
 
     def close(self, *, force: bool = False) -> None:

@@ -47,5 +47,5 @@ def _require_extra() -> None:
     except ImportError as error:
         raise MissingExtra(
             f"the command line needs {error.name or 'click and rich'}, which is not installed",
-            "pip install 'scopelog[cli]'",
+            "run pip install '.[cli]' in a checkout of scopelog",
         ) from error

@@ -36,6 +36,22 @@ class _Commands(click.Group):
             raise click.exceptions.Exit(output.INTERRUPTED) from None
 
 
+class _CouldNotLook(click.UsageError):
+    exit_code = looking.UNCHECKED
+
+
+class _Check(click.Command):
+    """A usage error of check means that it could not look: its code 2 is kept for corruption."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            raise _CouldNotLook(error.format_message(), error.ctx) from error
+
+
 _STORE = click.argument("store", type=click.Path())
 _SESSION = click.argument("session")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
@@ -90,6 +106,7 @@ def record(
     """Append the JSON lines of FILE, or of standard input as they arrive, to a list.
 
     The store and the session are made if need be. Blank lines are skipped; a last line without its newline counts.
+    What is stored is what the line says, not its spelling: of a key that an object holds twice the last one counts.
     A line is reported written once it is stored at the scope's level: a kill at any moment loses no such line, and of
     the others at most one window. The first line that is not JSON ends the recording, with those before it stored.
 
@@ -126,7 +143,10 @@ def cat(store: str, session: str, scope: str | None, list_name: str | None, as_j
 @_STORE
 @_JSON
 def ls(store: str, as_json: bool) -> None:
-    """List the sessions of a store, one a line."""
+    """List the sessions of a store, one a line.
+
+    A session whose directory cannot be read is named on standard error, and the exit code is 3.
+    """
     looking.ls(store, as_json)
 
 
@@ -137,13 +157,20 @@ def ls(store: str, as_json: bool) -> None:
 def stat(store: str, session: str | None, as_json: bool) -> None:
     """Print sizes and positions: of every session of a store, or of one.
 
-    log_bytes counts frames, without preallocated space; durable_seq is the last sequence that the log itself proves
-    to be on disk.
+    Of a store there is a row a session, with the columns session, log_bytes, unread_bytes, scopes_alive, last_seq and
+    created; where standard output is no terminal they are parted by tabs and have no headings. A session that cannot
+    be read is named on standard error, and the exit code is 3, or 2 where damage was met first.
+
+    log_bytes counts frames, without preallocated space, and main_bytes those of the session scope. unread_bytes lie
+    behind the last whole frames and are none: 0, but for an instant under a writer at work; else a torn tail or
+    damage, which check tells apart. last_seq is the last sequence stored, durable_seq the last one of the session
+    scope that the log itself proves to be on disk. epoch counts the opens for writing. scopes_alive and scopes are
+    the ephemeral scopes that were not retired. created (with --json created_ms, since 1970) is the session's birth.
     """
     looking.stat(store, session, as_json)
 
 
-@cli.command()
+@cli.command(cls=_Check)
 @_STORE
 @click.argument("session", required=False)
 @_JSON
@@ -152,9 +179,11 @@ def check(ctx: click.Context, store: str, session: str | None, as_json: bool) ->
     """Verify every byte of a store, or of one session, and change nothing.
 
     Each finding says file, offset, sequence and reason. "torn" is an un-synced tail that the next recording cuts and
-    keeps aside; "corrupt" is proved damage; a "note" is no fault.
+    keeps aside; "corrupt" is proved damage; "unread" could not be read, so that nothing is known of it; a "note" is no
+    fault.
 
-    Exit codes: 0 sound, 1 torn tails only, 2 corruption, 3 if it could not look.
+    Exit codes: 0 sound, 1 torn tails only, 2 corruption, 3 if it could not look: usage, no such store or session, or
+    something unread and nothing corrupt.
     """
     ctx.exit(looking.check(store, session, as_json))
 
@@ -165,6 +194,7 @@ def check(ctx: click.Context, store: str, session: str | None, as_json: bool) ->
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(store: str, session: str, yes: bool) -> None:
     """Remove a session: every file of it, for ever. Asks first."""
+    looking.require(store, session)
     if not yes:
         click.confirm(f"Remove the session {output.printable(session)} of {store}?", abort=True, err=True)
     looking.rm(store, session)

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from scopelog_engine.check import worst
+from scopelog_engine.check import NOTE, UNREAD, worst
 from scopelog_engine.durability import Durability
+from scopelog_engine.layout import MAIN_FILE, SESSION_SUFFIX, check_id, session_dir_name
 
-from ..errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, ScopelogError
+from ..errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, NotAStore, ReadFailed, ScopelogError
 from ..session import LogRecord
 from ..store import Store
 from . import output
 from .output import printable
 
-_VERDICTS: Final = ("sound", "torn", "corrupt")
+_VERDICTS: Final = ("sound", "torn", "corrupt", "unread")
 UNCHECKED: Final = 3
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Store]:
+    """The store there is; refusals get remedies that fit a command which makes none."""
+    try:
+        with Store.open(path, create=False) as store:
+            yield store
+    except NotAStore as error:
+        raise NotAStore(error.cause, error.remedy.removesuffix(", or an empty one")) from error
+    except NoSuchSession as error:
+        raise NoSuchSession(error.cause, f"scopelog ls {printable(path)} lists the sessions there are") from error
 
 
 def cat(path: str, session: str, scope: str | None, address: tuple[str, str] | None, as_json: bool) -> None:
     """Every record that is stored, in order of sequence; damage is raised after the good prefix was printed."""
-    with Store.open(path, create=False) as store, store.reader(session) as reader:
+    with _opened(path) as store, store.reader(session) as reader:
         show = _show_json if as_json else _show_styled if output.is_terminal() else _show_plain
         for record in reader.records():
             if scope is not None and record.scope != scope:
@@ -99,24 +115,47 @@ def moment(ms: int) -> str:
 
 
 def ls(path: str, as_json: bool) -> None:
-    """The sessions of a store, sorted; reads names, no logs."""
-    with Store.open(path, create=False) as store:
+    """The sessions of a store, sorted; reads names, no logs. Raises :class:`ReadFailed` if some could not be seen."""
+    with _opened(path) as store:
         for session in store.sessions():
             if as_json:
                 output.put_json({"session": session})
             else:
                 output.put_text(printable(session))
+        unread = _unreadable(store)
+        if unread is not None:
+            raise unread
+
+
+def _unreadable(store: Store) -> ReadFailed | None:
+    """What to raise if there are directories of sessions that cannot be looked into; each is named at once."""
+    count = 0
+    for name in sorted(os.listdir(store.path)):
+        directory = os.path.join(store.path, name)
+        if not name.endswith(SESSION_SUFFIX):
+            continue
+        try:
+            os.scandir(directory).close()
+            os.stat(os.path.join(directory, MAIN_FILE))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # no session, or deleted meanwhile
+        except OSError as error:
+            count += 1
+            output.say(f"note: {printable(directory)} could not be read ({printable(error.strerror or str(error))})")
+    if not count:
+        return None
+    return ReadFailed(f"{output.count(count, 'session')} could not be read", "check the permissions and the disk")
 
 
 def stat(path: str, session: str | None, as_json: bool) -> None:
     """Sizes and positions of one session, or of each and their sum. What cannot be read is named, then raised."""
-    with Store.open(path, create=False) as store:
+    with _opened(path) as store:
         if session is not None:
             found = _stat(store, session)
             if as_json:
                 output.put_json(found)
             else:
-                output.put_table(("", ""), [(name, _cell(name, value)) for name, value in found.items()])
+                output.put_table(("", ""), [(_heading(name), _cell(name, value)) for name, value in found.items()])
             return
         damage: ScopelogError | None = None
         rows: list[dict[str, Any]] = []
@@ -126,13 +165,16 @@ def stat(path: str, session: str | None, as_json: bool) -> None:
             except NoSuchSession:
                 continue  # deleted meanwhile
             except ScopelogError as error:
+                if damage is not None:
+                    output.say(f"note: {printable(error.cause)}")
                 damage = damage or error
         total = sum(row["log_bytes"] for row in rows)
         if as_json:
             output.put_json({"store": store.path, "id": store.id, "log_bytes": total, "sessions": rows})
         else:
-            columns = ("session", "log_bytes", "scopes_alive", "last_seq", "created_ms")
-            output.put_table(columns, ([_cell(column, row[column]) for column in columns] for row in rows))
+            rows_of_text = ([_cell(column, row[column]) for column in _COLUMNS] for row in rows)
+            output.put_table([_heading(column) for column in _COLUMNS], rows_of_text)
+        damage = damage or _unreadable(store)
         if damage is not None:
             raise damage
 
@@ -147,6 +189,13 @@ def _stat(store: Store, session: str) -> dict[str, Any]:
         }
 
 
+_COLUMNS: Final = ("session", "log_bytes", "unread_bytes", "scopes_alive", "last_seq", "created_ms")
+
+
+def _heading(name: str) -> str:
+    return "created" if name == "created_ms" else name  # shown as a date
+
+
 def _cell(name: str, value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
@@ -156,9 +205,9 @@ def _cell(name: str, value: object) -> str:
 
 
 def check(path: str, session: str | None, as_json: bool) -> int:
-    """Verify every byte; returns 0 sound, 1 torn tails only, 2 corruption."""
+    """Verify every byte; returns 0 sound, 1 torn tails only, 2 corruption, 3 if part of it could not be read."""
     try:
-        with Store.open(path, create=False) as store:
+        with _opened(path) as store:
             found = store.check(session)
             status = worst(found)
             findings = [finding.as_dict() for finding in found]
@@ -171,12 +220,10 @@ def check(path: str, session: str | None, as_json: bool) -> int:
         output.put_json({"verdict": _VERDICTS[status], "status": status, "findings": findings})
         return status
     for one in findings:
-        output.put_text(
-            printable(
-                f"{one['severity']}: {one['path']}: offset {one['offset']}, after sequence {one['sequence']}, "
-                f"{one['reason']}: {one['detail']}"
-            )
-        )
+        where = f"offset {one['offset']}, after sequence {one['sequence']}, "
+        if one["severity"] in (NOTE, UNREAD) and not one["offset"]:
+            where = ""  # it concerns the whole file
+        output.put_text(printable(f"{one['severity']}: {one['path']}: {where}{one['reason']}: {one['detail']}"))
     output.put_text(_VERDICTS[status])
     return status
 
@@ -192,8 +239,16 @@ def _header_finding(path: str, error: ScopelogError) -> dict[str, str | int]:
     }
 
 
+def require(path: str, session: str) -> None:
+    """Raise :class:`NoSuchSession` unless the session has a log, whatever state that is in."""
+    with _opened(path) as store:
+        main = os.path.join(store.path, session_dir_name(check_id("session", session)), MAIN_FILE)
+        if not os.path.exists(main):
+            raise NoSuchSession(f"there is no session {session!r}", "")
+
+
 def rm(path: str, session: str) -> None:
     """Remove every file of a session."""
-    with Store.open(path, create=False) as store:
+    with _opened(path) as store:
         store.delete_session(session)
     output.put_text(f"removed {printable(session)}")

@@ -50,8 +50,8 @@ def exit_code(error: ScopelogError) -> int:
     """The exit code that a command ends with when it meets ``error``."""
     if isinstance(error, StoreLocked):
         return BUSY
-    if type(error) is OpenFailed:
-        return BROKEN
+    if type(error) is OpenFailed and not isinstance(error.__cause__, (NotADirectoryError, FileExistsError)):
+        return BROKEN  # else the path names something that is no directory: no store
     if isinstance(error, (InvalidInput, OpenFailed, CorruptLog, MissingExtra)):
         return REFUSED
     return BROKEN
@@ -136,7 +136,7 @@ def put_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", show_header=any(headings))
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:

@@ -26,6 +26,7 @@ from .progress import Counts, Progress, progress_for
 
 _QUICKEST_LOOK: Final = 0.002  # seconds between two looks at what was stored, while something waits
 _SLOWEST_LOOK: Final = 0.05
+_REMEDY: Final = "mend that line and record again from it on; the lines before it are stored"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Recorder:
         try:
             sequence = self._session.append(self._target, element)
         except InvalidInput as error:
-            raise type(error)(f"line {line.number} was refused: {error.cause}", error.remedy) from error
+            raise type(error)(f"line {line.number} was refused: {error.cause}", _REMEDY) from error
         self.counts.lines += 1
         self._waiting.append(sequence)
 
@@ -136,9 +137,8 @@ class Recorder:
 
 def parse(line: Line) -> object:
     """The element that a line spells. Raises :class:`InvalidElement` or :class:`LimitExceeded` with its number."""
-    remedy = "mend that line and record again from it on; the lines before it are stored"
     if b"\0" in line.text:  # never in JSON, but it would have the text taken for UTF-16
-        raise InvalidElement(f"line {line.number} is not JSON: it holds a zero byte", remedy)
+        raise InvalidElement(f"line {line.number} is not JSON: it holds a zero byte", _REMEDY)
     try:
         return thaw(line.text)
     except json.JSONDecodeError as error:
@@ -146,10 +146,10 @@ def parse(line: Line) -> object:
     except UnicodeDecodeError as error:
         cause = f"line {line.number} is not UTF-8 (at byte {error.start + 1})"
     except RecursionError:
-        raise LimitExceeded(f"line {line.number} is nested too deep", remedy) from None
+        raise LimitExceeded(f"line {line.number} is nested too deep", _REMEDY) from None
     except ValueError:  # NaN, an infinity, or an integer beyond the interpreter's digit limit
         cause = f"line {line.number} holds a number that is not JSON or is too long"
-    raise InvalidElement(cause, remedy)
+    raise InvalidElement(cause, _REMEDY)
 
 
 def standard_input() -> int:
