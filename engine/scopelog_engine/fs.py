@@ -80,7 +80,8 @@ class FileSystem(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether the path names something; asks for no time stamp."""
 
     def identity(self, path: str) -> Identity | None:
         """Device and inode the path names now, or None. Never called on a live log, whose writer
@@ -180,7 +181,7 @@ class OsFileSystem:
         return os.path.isdir(path)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        return os.access(path, os.F_OK)  # no stat: it would slow the next sync of a live log
 
     def identity(self, path: str) -> Identity | None:
         try:
