@@ -9,8 +9,9 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
     scan, survey, view               reading: following the chain, finding the end, answering from a log
     logfile                          writing one log: append, sync, roll back, poison, close
     lock, recovery, opening          taking a session over
-    scope, staging, storing,         a session: what waits, how it is joined, who stores it,
-      reading, writer                  how it is read and written
+    scope, staging, state,           a session: what waits, how it is joined, what all its parts share,
+      retiring, storing, reading,      how scopes end, who stores, how it is read
+      writer                           and written
     reader, check                    other readers; proof of soundness
     environment, store               a directory of sessions
 

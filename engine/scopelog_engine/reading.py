@@ -14,7 +14,8 @@ from .errors import HandleForked, ReadFailed
 from .lines import DELETE, Address, Record
 from .scope import Commit, ScopeState, Staged
 from .staging import join, staged_record
-from .storing import Storing, staged_bytes, staged_of
+from .state import staged_bytes, staged_of
+from .storing import Storing
 from .view import LogView, bounds, page
 
 

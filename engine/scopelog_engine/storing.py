@@ -13,32 +13,26 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from .durability import Durability
-from .environment import Counters, Environment, Settings
-from .errors import CoalescerFailed, HandleFenced, InvalidInput, OutcomeUnknown, ScopelogError, WriteFailed
+from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
-from .lines import Address, Line, commit_line, new_tuple
-from .lock import WriterLock
+from .lines import Line, commit_line, new_tuple
 from .logfile import LogFile
-from .recovery import Recovery
+from .retiring import Retiring
 from .scope import (
-    ENTRY_OVERHEAD,
     FIRST_BACKOFF,
-    LAST_BACKOFF,
-    SESSION,
     Commit,
-    ListState,
     ScopeState,
     Staged,
     Ticket,
     last_of,
     sequence_of,
-    text_bytes,
 )
 from .staging import join, window_lines
+from .state import Outcome, Work, staged_bytes, staged_of
 
 _log = logging.getLogger(__name__)
 _DOOMED_LIMIT: Final = 128  # files of retired scopes that wait for a sync, before one is made for them
@@ -46,92 +40,10 @@ _PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
-class Outcome(NamedTuple):
-    """What became of a batch. ``kept``: its staged elements as they were joined, so that a failed batch is written
-    the same way again; None if they were not joined yet."""
-
-    kept: list[Staged] | None
-    failed_join: CoalescerFailed | None
-    error: ScopelogError | None
-    stored: bool
-
-
-class Work:
-    """What the leader took from one scope. It stays in ``_work`` until it is settled, whoever does that."""
-
-    __slots__ = ("batch", "before", "commits", "log", "outcome", "state", "sync", "tickets")
-
-    def __init__(self, state: ScopeState, batch: list[Any], tickets: list[Ticket]) -> None:
-        self.state = state
-        self.batch = batch  # Staged | Commit, the first of what is pending
-        self.tickets = tickets
-        self.commits: list[Commit] = []  # those of the batch; each is a ticket too
-        self.sync = False
-        self.log = state.log
-        self.before = state.log.end if state.log is not None else 0
-        self.outcome: Outcome | None = None  # None: not begun, or interrupted
-        for ticket in tickets:
-            self.sync = self.sync or ticket.level is _POWER
-            if isinstance(ticket, Commit):
-                self.commits.append(ticket)
-
-
-class Storing:
-    """The half of a session that stores. ``_lock`` guards every field; see the module's docstring."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        session: str,
-        directory: str,
-        lock: WriterLock,
-        settings: Settings,
-        *,
-        epoch: int,
-        sequence: int,
-        recovery: Recovery,
-    ) -> None:
-        self.session = session
-        self.directory = directory
-        self.epoch = epoch
-        self.recovery = recovery
-        self.settings = settings
-        self.counters = Counters()
-        self._env = environment
-        self._writer_lock = lock
-        self._lock = threading.RLock()  # its ownership can be asked, and a wait always gets it back
-        self._owned = self._lock._is_owned  # type: ignore[attr-defined]
-        self._changed = threading.Condition(self._lock)
-        self._leader = 0  # the thread that leads, 0 if none does
-        self._work: list[Work] = []  # in the leader's hands, or left by an interrupted one
-        self._waiting = 0  # threads that want to be told of changes
-        self._readers = 0  # of these: readers that wait for the leader alone
-        self._gate = 0  # readers to be let in before the next leader
-        self._asked: list[ScopeState] = []  # scopes with tickets
-        self._unusable: ScopelogError | None = None
-        self._closing = 0  # the thread that is closing
-        self._ended: ScopelogError | None = None  # what had ended the handle before it was closed
-        self._letting_go = False
-        self._closed = False
-        self._sequence = sequence  # the last one handed out
-        self._scopes: dict[str, ScopeState] = {}
-        self._lists: dict[tuple[str, Address], ListState] = {}
-        self._main = self._scopes[SESSION] = ScopeState(SESSION, settings.session_level)
-        self._bytes = 0  # waiting, over all scopes
-        self._quota = 0  # reserved of the store's bound
-        self._doomed: list[tuple[str, int]] = []  # sidecars to unlink once main is durable up to the sequence
-        self._undurable: dict[str, int] = {}  # retirements that main has not synced yet
-        self._epoch_proved = False
-        self._batches = 0
-        self._failures = 0
+class Storing(Retiring):
+    """The half of a session that stores. See the module's docstring."""
 
     # --- tickets ----------------------------------------------------------------------------------
-
-    def _ask(self, state: ScopeState, ticket: Ticket) -> None:
-        """Put a ticket before whoever leads next. Holds ``_lock``."""
-        if not state.tickets:
-            self._asked.append(state)
-        state.tickets.append(ticket)
 
     def _run(self, ticket: Ticket) -> None:
         """Wait for a ticket, leading if nobody does, and raise its error. Does not hold ``_lock``."""
@@ -167,28 +79,6 @@ class Storing:
                 failure = failure or error
         if failure is not None:
             raise failure
-
-    def _refuse_reentry(self) -> None:
-        """A call from inside another one of the same thread (a signal handler, a coalescer) would wait for itself."""
-        if self._leader == threading.get_ident() or self._owned():
-            raise InvalidInput(
-                "the session was called from inside one of its own calls, by a signal handler or a coalescer",
-                "set a flag there, and call once the outer call has returned",
-            )
-
-    def _wait(self, seconds: float | None = None) -> None:
-        """Let go of ``_lock`` until something changes, or for so long."""
-        self._waiting += 1
-        try:
-            self._changed.wait(seconds)
-        finally:
-            while not self._owned():  # interrupted between letting go and taking it back
-                self._lock.acquire()
-            self._waiting -= 1
-
-    def _tell(self) -> None:
-        if self._waiting:
-            self._changed.notify_all()
 
     # --- the flusher ------------------------------------------------------------------------------
 
@@ -321,10 +211,6 @@ class Storing:
         if state.pending and state.deadline is None and not state.retiring:
             self._open_window(state)
 
-    def _open_window(self, state: ScopeState) -> None:
-        when = self._env.clock.monotonic() + self.settings.window
-        state.deadline = when if self._env.schedule(self, when) else None
-
     def _store(self, work: Work) -> Outcome:
         """Write one scope's batch, without ``_lock``."""
         state = work.state
@@ -449,25 +335,6 @@ class Storing:
         if freed:
             self._release_bytes(freed)
 
-    def _end(self, why: ScopelogError) -> None:
-        """The handle takes no more calls; what they raise from now on."""
-        self._unusable = why
-        for state in self._scopes.values():
-            state.blocked = True
-
-    def _release_bytes(self, freed: int) -> None:
-        self._bytes -= freed
-        if self._bytes <= 0 and self._quota:
-            self._env.give_back(self._quota)
-            self._quota = 0
-
-    def _retry_later(self, state: ScopeState) -> None:
-        """Space coming back heals a failed window without a call: try again, less and less often."""
-        if state.deadline is None and not state.retiring and (state.log is None or state.log.poison is None):
-            when = self._env.clock.monotonic() + max(state.backoff, self.settings.window)
-            state.backoff = min(state.backoff * 2, LAST_BACKOFF)
-            state.deadline = when if self._env.schedule(self, when) else None
-
     def _withdraw(self, state: ScopeState, commit: Commit) -> None:
         """The committing thread leaves with an exception: a commit that nobody has in hand must not happen."""
         kept: BaseException | None = None
@@ -488,96 +355,6 @@ class Storing:
                 kept = kept or error
         if kept is not None:
             raise kept
-
-    # --- retirement -------------------------------------------------------------------------------
-
-    def _set_aside(self, commit: Commit, scope: str) -> None:
-        """A retirement was admitted: what waits in the scope's window is held back until its outcome is known."""
-        state = self._scopes.get(scope)
-        if state is None:
-            return
-        commit.held.append(state)
-        state.retiring.add(commit)
-        state.blocked = True
-        if self._leader:
-            return  # a leader may be storing part of it; what it stores is dropped with the rest
-        cut = len(state.pending)
-        while cut and not isinstance(state.pending[cut - 1], Commit):
-            cut -= 1
-        state.aside += [entry for entry in state.pending[cut:] if not isinstance(entry, Commit)]
-        del state.pending[cut:]
-        state.deadline = None
-
-    def _end_retirement(self, commit: Commit, stored: bool, unknown: OutcomeUnknown | None = None) -> None:
-        main = self._main.log
-        durable = main is not None and main.durable_sequence >= commit.target
-        if durable:
-            self._undurable.clear()
-        for scope in dict.fromkeys(commit.retires):
-            if stored and not durable:
-                self._undurable[scope] = commit.target
-        for state in commit.held:
-            state.retiring.discard(commit)
-            if unknown is not None:
-                state.doubt = unknown
-            if stored:
-                if not state.gone:
-                    self._drop(state, commit.target)
-            elif not state.retiring and not state.gone:
-                state.blocked = True  # an append looks again, and finds what else there is
-                if state.aside:
-                    state.pending, state.aside = [*state.pending, *state.aside], []
-                while state.deferred:
-                    self._ask(state, state.deferred.pop())
-                if state.pending:
-                    self._open_window(state)
-        commit.held = []
-
-    def _drop(self, state: ScopeState, boundary: int) -> None:
-        """The scope's life is over: nothing of it is shown from here on, whatever happens to its file."""
-        if state.log is not None:
-            self._doomed.append((state.log.path, boundary))
-            state.log.view.handle.close()
-            state.log = None
-        for ticket in (*state.deferred, *state.tickets):
-            ticket.done = True  # dropped counts as settled
-        self._release_bytes(staged_bytes(staged_of(state.pending)) + staged_bytes(state.aside))
-        state.pending, state.aside, state.deferred, state.tickets = [], [], [], []
-        state.deadline = state.failure = None
-        state.blocked = True
-        for address in state.lists:
-            self._lists.pop((state.scope, address), None)
-        if self._scopes.get(state.scope) is state:
-            del self._scopes[state.scope]
-        state.gone = True  # last: until then it is dropped again after an interruption
-
-    def _unlink_doomed(self) -> None:
-        """Remove sidecars whose retirement is durable at POWER. A failure is no failure of any commit."""
-        main = self._main.log
-        durable = main.durable_sequence if main is not None else 0
-        left: list[tuple[str, int]] = []
-        for path, boundary in self._doomed:
-            if boundary > durable:
-                left.append((path, boundary))
-                continue
-            try:
-                self._env.fs.unlink(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                _log.warning("%s could not be removed: %s; it will be tried again", path, error)
-                left.append((path, boundary))
-        self._doomed = left
-
-
-def staged_of(entries: Sequence[Staged | Commit]) -> list[Staged]:
-    return [entry for entry in entries if not isinstance(entry, Commit)]
-
-
-def staged_bytes(entries: Sequence[Staged]) -> int:
-    """What staged elements count for against the bounds."""
-    texts = [len(entry[2]) if entry[3] is None else text_bytes(entry) for entry in entries]
-    return sum(texts) + ENTRY_OVERHEAD * len(entries)
 
 
 def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | None]:

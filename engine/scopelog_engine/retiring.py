@@ -1,0 +1,93 @@
+"""Retirement: the end of a scope's life, from its admission to the unlinking of its file."""
+
+from __future__ import annotations
+
+import logging
+
+from .errors import OutcomeUnknown
+from .scope import Commit, ScopeState
+from .state import SessionState, staged_bytes, staged_of
+
+_log = logging.getLogger(__name__)
+
+
+class Retiring(SessionState):
+    """The part of a session that ends scopes. Every method holds ``_lock``; each may be done twice."""
+
+    def _set_aside(self, commit: Commit, scope: str) -> None:
+        """A retirement was admitted: what waits in the scope's window is held back until its outcome is known."""
+        state = self._scopes.get(scope)
+        if state is None:
+            return
+        commit.held.append(state)
+        state.retiring.add(commit)
+        state.blocked = True
+        if self._leader:
+            return  # a leader may be storing part of it; what it stores is dropped with the rest
+        cut = len(state.pending)
+        while cut and not isinstance(state.pending[cut - 1], Commit):
+            cut -= 1
+        state.aside += [entry for entry in state.pending[cut:] if not isinstance(entry, Commit)]
+        del state.pending[cut:]
+        state.deadline = None
+
+    def _end_retirement(self, commit: Commit, stored: bool, unknown: OutcomeUnknown | None = None) -> None:
+        main = self._main.log
+        durable = main is not None and main.durable_sequence >= commit.target
+        if durable:
+            self._undurable.clear()
+        for scope in dict.fromkeys(commit.retires):
+            if stored and not durable:
+                self._undurable[scope] = commit.target
+        for state in commit.held:
+            state.retiring.discard(commit)
+            if unknown is not None:
+                state.doubt = unknown
+            if stored:
+                if not state.gone:
+                    self._drop(state, commit.target)
+            elif not state.retiring and not state.gone:
+                state.blocked = True  # an append looks again, and finds what else there is
+                if state.aside:
+                    state.pending, state.aside = [*state.pending, *state.aside], []
+                while state.deferred:
+                    self._ask(state, state.deferred.pop())
+                if state.pending:
+                    self._open_window(state)
+        commit.held = []
+
+    def _drop(self, state: ScopeState, boundary: int) -> None:
+        """The scope's life is over: nothing of it is shown from here on, whatever happens to its file."""
+        if state.log is not None:
+            self._doomed.append((state.log.path, boundary))
+            state.log.view.handle.close()
+            state.log = None
+        for ticket in (*state.deferred, *state.tickets):
+            ticket.done = True  # dropped counts as settled
+        self._release_bytes(staged_bytes(staged_of(state.pending)) + staged_bytes(state.aside))
+        state.pending, state.aside, state.deferred, state.tickets = [], [], [], []
+        state.deadline = state.failure = None
+        state.blocked = True
+        for address in state.lists:
+            self._lists.pop((state.scope, address), None)
+        if self._scopes.get(state.scope) is state:
+            del self._scopes[state.scope]
+        state.gone = True  # last: until then it is dropped again after an interruption
+
+    def _unlink_doomed(self) -> None:
+        """Remove sidecars whose retirement is durable at POWER. A failure is no failure of any commit."""
+        main = self._main.log
+        durable = main.durable_sequence if main is not None else 0
+        left: list[tuple[str, int]] = []
+        for path, boundary in self._doomed:
+            if boundary > durable:
+                left.append((path, boundary))
+                continue
+            try:
+                self._env.fs.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                _log.warning("%s could not be removed: %s; it will be tried again", path, error)
+                left.append((path, boundary))
+        self._doomed = left

@@ -1,0 +1,177 @@
+"""What an open session knows: the fields that admission, storing, retiring and reading share."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from .durability import Durability
+from .environment import Counters, Environment, Settings
+from .errors import CoalescerFailed, InvalidInput, ScopelogError
+from .lines import Address
+from .lock import WriterLock
+from .recovery import Recovery
+from .scope import (
+    ENTRY_OVERHEAD,
+    LAST_BACKOFF,
+    SESSION,
+    Commit,
+    ListState,
+    ScopeState,
+    Staged,
+    Ticket,
+    text_bytes,
+)
+
+_POWER: Final = Durability.POWER  # an enum's members are slow to look up
+
+
+class Outcome(NamedTuple):
+    """What became of a batch. ``kept``: its staged elements as they were joined, so that a failed batch is written
+    the same way again; None if they were not joined yet."""
+
+    kept: list[Staged] | None
+    failed_join: CoalescerFailed | None
+    error: ScopelogError | None
+    stored: bool
+
+
+class Work:
+    """What the leader took from one scope. It stays in ``_work`` until it is settled, whoever does that."""
+
+    __slots__ = ("batch", "before", "commits", "log", "outcome", "state", "sync", "tickets")
+
+    def __init__(self, state: ScopeState, batch: list[Any], tickets: list[Ticket]) -> None:
+        self.state = state
+        self.batch = batch  # Staged | Commit, the first of what is pending
+        self.tickets = tickets
+        self.commits: list[Commit] = []  # those of the batch; each is a ticket too
+        self.sync = False
+        self.log = state.log
+        self.before = state.log.end if state.log is not None else 0
+        self.outcome: Outcome | None = None  # None: not begun, or interrupted
+        for ticket in tickets:
+            self.sync = self.sync or ticket.level is _POWER
+            if isinstance(ticket, Commit):
+                self.commits.append(ticket)
+
+
+class SessionState(ABC):
+    """Fields of an open session, and the small steps that all its parts share. ``_lock`` guards every field."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        session: str,
+        directory: str,
+        lock: WriterLock,
+        settings: Settings,
+        *,
+        epoch: int,
+        sequence: int,
+        recovery: Recovery,
+    ) -> None:
+        self.session = session
+        self.directory = directory
+        self.epoch = epoch
+        self.recovery = recovery
+        self.settings = settings
+        self.counters = Counters()
+        self._env = environment
+        self._writer_lock = lock
+        self._lock = threading.RLock()  # its ownership can be asked, and a wait always gets it back
+        self._owned = self._lock._is_owned  # type: ignore[attr-defined]
+        self._changed = threading.Condition(self._lock)
+        self._leader = 0  # the thread that leads, 0 if none does
+        self._work: list[Work] = []  # in the leader's hands, or left by an interrupted one
+        self._waiting = 0  # threads that want to be told of changes
+        self._readers = 0  # of these: readers that wait for the leader alone
+        self._gate = 0  # readers to be let in before the next leader
+        self._asked: list[ScopeState] = []  # scopes with tickets
+        self._unusable: ScopelogError | None = None
+        self._closing = 0  # the thread that is closing
+        self._ended: ScopelogError | None = None  # what had ended the handle before it was closed
+        self._letting_go = False
+        self._closed = False
+        self._sequence = sequence  # the last one handed out
+        self._scopes: dict[str, ScopeState] = {}
+        self._lists: dict[tuple[str, Address], ListState] = {}
+        self._main = self._scopes[SESSION] = ScopeState(SESSION, settings.session_level)
+        self._bytes = 0  # waiting, over all scopes
+        self._quota = 0  # reserved of the store's bound
+        self._doomed: list[tuple[str, int]] = []  # sidecars to unlink once main is durable up to the sequence
+        self._undurable: dict[str, int] = {}  # retirements that main has not synced yet
+        self._epoch_proved = False
+        self._batches = 0
+        self._failures = 0
+
+    @abstractmethod
+    def flush_due(self, now: float) -> float | None:
+        """Store every window whose deadline has passed; the flusher calls this. Returns the next deadline."""
+
+    @abstractmethod
+    def flusher_failed(self, error: Exception) -> None:
+        """The flusher met an error outside of any scope: raise it at the next call, and try again."""
+
+    def _ask(self, state: ScopeState, ticket: Ticket) -> None:
+        """Put a ticket before whoever leads next. Holds ``_lock``."""
+        if not state.tickets:
+            self._asked.append(state)
+        state.tickets.append(ticket)
+
+    def _refuse_reentry(self) -> None:
+        """A call from inside another one of the same thread (a signal handler, a coalescer) would wait for itself."""
+        if self._leader == threading.get_ident() or self._owned():
+            raise InvalidInput(
+                "the session was called from inside one of its own calls, by a signal handler or a coalescer",
+                "set a flag there, and call once the outer call has returned",
+            )
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Let go of ``_lock`` until something changes, or for so long."""
+        self._waiting += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            while not self._owned():  # interrupted between letting go and taking it back
+                self._lock.acquire()
+            self._waiting -= 1
+
+    def _tell(self) -> None:
+        if self._waiting:
+            self._changed.notify_all()
+
+    def _open_window(self, state: ScopeState) -> None:
+        when = self._env.clock.monotonic() + self.settings.window
+        state.deadline = when if self._env.schedule(self, when) else None
+
+    def _end(self, why: ScopelogError) -> None:
+        """The handle takes no more calls; what they raise from now on."""
+        self._unusable = why
+        for state in self._scopes.values():
+            state.blocked = True
+
+    def _release_bytes(self, freed: int) -> None:
+        self._bytes -= freed
+        if self._bytes <= 0 and self._quota:
+            self._env.give_back(self._quota)
+            self._quota = 0
+
+    def _retry_later(self, state: ScopeState) -> None:
+        """Space coming back heals a failed window without a call: try again, less and less often."""
+        if state.deadline is None and not state.retiring and (state.log is None or state.log.poison is None):
+            when = self._env.clock.monotonic() + max(state.backoff, self.settings.window)
+            state.backoff = min(state.backoff * 2, LAST_BACKOFF)
+            state.deadline = when if self._env.schedule(self, when) else None
+
+
+def staged_of(entries: Sequence[Staged | Commit]) -> list[Staged]:
+    return [entry for entry in entries if not isinstance(entry, Commit)]
+
+
+def staged_bytes(entries: Sequence[Staged]) -> int:
+    """What staged elements count for against the bounds."""
+    texts = [len(entry[2]) if entry[3] is None else text_bytes(entry) for entry in entries]
+    return sum(texts) + ENTRY_OVERHEAD * len(entries)
