@@ -65,7 +65,7 @@ class _Fault:
 class SimFile:
     """An open file description. Raises EBADF when closed, SimCrash when the disk is down."""
 
-    __slots__ = ("_disk", "_node", "_open", "_writable")
+    __slots__ = ("__weakref__", "_disk", "_node", "_open", "_writable")
 
     def __init__(self, disk: SimDisk, node: FileNode, writable: bool) -> None:
         self._disk, self._node, self._writable = disk, node, writable

@@ -92,7 +92,7 @@ class FileSystem(Protocol):
 
 
 class OsFile:
-    __slots__ = ("fd",)
+    __slots__ = ("__weakref__", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

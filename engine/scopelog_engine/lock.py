@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from datetime import UTC, datetime
 from typing import Final
 
@@ -102,7 +103,7 @@ class WriterLock:
         _let_go(self._file)
 
 
-_copied: Final[set[File]] = set()
+_copied: Final[weakref.WeakSet[File]] = weakref.WeakSet()
 """Lock files that a forked child must close: its copy would keep the parent's flock alive."""
 
 

@@ -36,7 +36,7 @@ from .state import Outcome, Work, staged_bytes, staged_of
 
 _log = logging.getLogger(__name__)
 _DOOMED_LIMIT: Final = 128  # files of retired scopes that wait for a sync, before one is made for them
-_PERSISTENCE: Final = 100  # interruptions that settling survives
+PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
@@ -63,8 +63,13 @@ class Storing(Retiring):
                     work.outcome = self._store(work)
                 self._conclude()
         except BaseException:
-            if self._leader == me:
-                self._conclude(interrupted=True)
+            for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
+                try:
+                    if self._leader == me:
+                        self._conclude(interrupted=True)
+                    break
+                except BaseException:  # noqa: BLE001 - the first one is raised
+                    continue
             raise
         if ticket.error is not None:
             raise ticket.error.again() from ticket.error
@@ -168,7 +173,7 @@ class Storing(Retiring):
     def _conclude(self, *, interrupted: bool = False) -> None:
         """Settle the work in hand and step down, whatever interrupts that."""
         kept: BaseException | None = None
-        for _ in range(_PERSISTENCE):
+        for _ in range(PERSISTENCE):
             try:
                 with self._lock:
                     self._finish(interrupted)
@@ -338,7 +343,7 @@ class Storing(Retiring):
     def _withdraw(self, state: ScopeState, commit: Commit) -> None:
         """The committing thread leaves with an exception: a commit that nobody has in hand must not happen."""
         kept: BaseException | None = None
-        for _ in range(_PERSISTENCE):
+        for _ in range(PERSISTENCE):
             try:
                 with self._lock:
                     if commit.done or any(commit in work.commits for work in self._work):

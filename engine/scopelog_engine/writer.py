@@ -40,6 +40,7 @@ from .scope import (
     last_of,
     names_bytes,
 )
+from .storing import PERSISTENCE
 
 _log = logging.getLogger(__name__)
 _WITH_VALUE: Final = (APPEND, SET)
@@ -232,8 +233,13 @@ class Writer(Reading):
                         self._set_aside(commit, retired)
             self._run(commit)
         except BaseException:
-            if commit is not None and owner is not None:
-                self._withdraw(owner, commit)
+            for _ in range(PERSISTENCE):
+                try:
+                    if commit is not None and owner is not None:
+                        self._withdraw(owner, commit)
+                    break
+                except BaseException:  # noqa: BLE001 - the first one is raised
+                    continue
             raise
         return new_tuple(Receipt, (first, last))
 
@@ -295,12 +301,15 @@ class Writer(Reading):
                 self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
             failure = self._close(ended, force)
         finally:
-            with self._lock:
-                if self._closing == me:
-                    self._closing = 0
-                    if not self._letting_go:  # interrupted, or staged elements would be lost: goes on
-                        self._reopen(ended)
-                    self._tell()
+            kept: BaseException | None = None
+            for _ in range(PERSISTENCE):
+                try:
+                    self._step_back(me, ended)
+                    break
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    kept = kept or error
+            if kept is not None:
+                raise kept
         if failure is not None:
             raise failure
 
@@ -332,6 +341,15 @@ class Writer(Reading):
         self._quota = 0
         self._env.forget(self)
         return failure
+
+    def _step_back(self, me: int, ended: ScopelogError | None) -> None:
+        """No longer closing; unless the logs were let go of, the session goes on as it was."""
+        with self._lock:
+            if self._closing == me:
+                if not self._letting_go:  # interrupted, or staged elements would be lost
+                    self._reopen(ended)
+                self._closing = 0
+                self._tell()
 
     def _reopen(self, ended: ScopelogError | None) -> None:
         self._unusable = ended

@@ -276,6 +276,7 @@ class SessionReader:
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
         """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
+        _check_level(durability)
         return self._reader.durable_sequence(_id_of(scope), durability)
 
     def stats(self) -> dict[str, int]:
