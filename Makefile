@@ -44,5 +44,7 @@ $(VENV)/.cli: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
+		> $(VENV)/dev.txt  # what pip 25.1 and newer call --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli]' --requirement $(VENV)/dev.txt
 	@touch $@ $(VENV)/.cli

@@ -95,8 +95,8 @@ class _ThreadAlarm:
                 self._when = None
             try:
                 again = self._callback()
-            except Exception:  # noqa: BLE001 - the one thread that keeps all deadlines must not die of one
-                _log.exception("an alarm failed; it will be tried again")
+            except Exception as error:  # noqa: BLE001 - the one thread that keeps all deadlines must not die of one
+                _log.error("an alarm failed with %s; it will be tried again", type(error).__name__)
                 again = time.monotonic() + _AFTER_FAILURE
             if again is not None:
                 self.set(again)
