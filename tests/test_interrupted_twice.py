@@ -6,6 +6,11 @@ from typing import Final
 
 import pytest
 
+from fuzz.simdisk import SimDisk
+from scopelog import Durability, LogPoisoned, ManualClock, Store, ephemeral, list_of
+from scopelog_engine.state import Outcome, Work
+from scopelog_engine.storing import Storing
+
 from .test_interrupted import CALLS, CLOSING, Entries, InterruptedDisk, Rig, check_closed, check_open, in_time, rig_for
 
 DEPTH: Final = 8  # functions entered between the two, at most
@@ -59,3 +64,32 @@ def test_a_second_interruption_while_the_first_is_dealt_with(name: str) -> None:
         while interrupted_twice(name, place, depth):
             place += 1
         assert place > 2
+
+
+def test_a_failed_sync_whose_outcome_was_not_noted_leaves_the_retired_scope_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interrupted between the failed sync of a retirement and the note of it, the leader asked for the commit again,
+    was told LogPoisoned, and took the scope for alive: what was then acknowledged in it was dead at the next open."""
+    disk = SimDisk()
+    store = Store.open("/store", fs=disk, clock=ManualClock(), scope_durability=Durability.POWER)
+    session = store.session("s")
+    scope = ephemeral("op-1")
+    session.commit([list_of("a", "b").append(1)])
+    session.commit([scope.value("a", "b").set(1)])
+    original = Storing._store
+
+    def interrupted(self: Storing, work: Work) -> Outcome:
+        original(self, work)
+        raise KeyboardInterrupt
+
+    disk.fail("sync", path="main.zst")
+    with monkeypatch.context() as patch:
+        patch.setattr(Storing, "_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.commit([scope.retire()])
+    with pytest.raises(LogPoisoned, match="may have been retired"):
+        session.commit([scope.value("a", "b").set(2)])
+    session.close(force=True)
+    with store.session("s") as again:
+        assert again.get(scope.value("a", "b")) in (1, None)

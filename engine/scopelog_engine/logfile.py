@@ -407,6 +407,10 @@ class LogFile:
         self.poison = error
         self.counters.failures += 1
         _log.error("sync of %s failed: %s; the log takes no more writes in this process", self.path, error)
+        return self.unknown(error)
+
+    def unknown(self, error: OSError) -> OutcomeUnknown:
+        """What a failed sync means for those who waited for it."""
         return OutcomeUnknown(
             f"a sync of {self.path} failed ({error}): what was written since the last one may or may not be on disk",
             "close the session, open it again and look; then repeat what is missing",

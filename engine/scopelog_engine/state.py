@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 class Work:
     """What the leader took from one scope. It stays in ``_work`` until it is settled, whoever does that."""
 
-    __slots__ = ("batch", "before", "commits", "log", "outcome", "state", "sync", "tickets")
+    __slots__ = ("batch", "before", "commits", "log", "outcome", "poisoned", "state", "sync", "tickets")
 
     def __init__(self, state: ScopeState, batch: list[Any], tickets: list[Ticket]) -> None:
         self.state = state
@@ -51,6 +51,7 @@ class Work:
         self.sync = False
         self.log = state.log
         self.before = state.log.end if state.log is not None else 0
+        self.poisoned = state.log is not None and state.log.poison is not None
         self.outcome: Outcome | None = None  # None: not begun, or interrupted
         for ticket in tickets:
             self.sync = self.sync or ticket.level is _POWER

@@ -188,8 +188,12 @@ class Storing(Retiring):
         """What :meth:`_conclude` does, under ``_lock``; may be called again after an interruption."""
         while self._work:
             work = self._work[0]
-            if work.outcome is None and work.log is not None and work.log.end > work.before:
-                work.outcome = Outcome(None, None, None, True)
+            log = work.log
+            if work.outcome is None and log is not None:  # interrupted: the log itself says what became of it
+                if log.end > work.before:
+                    work.outcome = Outcome(None, None, None, True)
+                elif log.poison is not None and not work.poisoned:
+                    work.outcome = Outcome(None, None, log.unknown(log.poison), False)
             if work.outcome is None:
                 self._ask_again(work)
             else:
