@@ -168,7 +168,7 @@ class Tail(Summary):
         self.table = AddressTable(numbers)
 
     def add(self, span: Span, notes: list[Note]) -> None:
-        """Take in one frame that was stored."""
+        """Take in one frame that was read, before anybody else knows this tail."""
         self.facts.add(span, notes, self.table)
         self.table.keep()
         self.end = span.offset + span.length
@@ -220,7 +220,7 @@ class Tail(Summary):
         self.fold()
         copy = Tail(self.start, self.previous)
         copy.end = self.end
-        copy.facts = self.facts.copy()
+        copy.facts = self.facts  # a fold replaces them, it never changes them
         return copy
 
 
