@@ -26,7 +26,7 @@ from .errors import (
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
 from .layout import KIND_HEADER, MAIN_FILE, scope_file_sequence
-from .lines import DELETE, Address, Record
+from .lines import Address, Record
 from .recovery import NO_RESOURCES
 from .scope import SESSION
 from .survey import Survey, survey
@@ -210,18 +210,16 @@ class Reader:
             view = self._view(scope)
             return view.get(address) if view is not None else None
 
-        record = self._answer(ask)
-        return None if record is None or record.code == DELETE else record
+        return self._answer(ask)
 
     def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
         """Living values, as :meth:`Writer.scan` gives them."""
 
-        def ask() -> dict[str, Record]:
+        def ask() -> list[Record]:
             view = self._view(scope)
-            return view.scan(namespace, prefix) if view is not None else {}
+            return view.scan(namespace, prefix) if view is not None else []
 
-        found = self._answer(ask)
-        return [found[key] for key in sorted(found) if found[key].code != DELETE]
+        return self._answer(ask)
 
     def records(self) -> Iterator[ScopedRecord]:
         """Everything stored, in sequence order over main and the living scopes.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from .durability import Durability
 from .errors import HandleForked, ReadFailed
-from .lines import DELETE, Address, Record
+from .lines import Address, Record
 from .scope import Commit, ScopeState, Staged
 from .staging import join, staged_record
 from .state import staged_bytes, staged_of
@@ -57,10 +57,9 @@ class Reading(Storing):
         if view is None:
             return None
         try:
-            record = view.get(address)
+            return view.get(address)
         finally:
             view.handle.__exit__()
-        return None if record is None or record.code == DELETE else record
 
     def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
         """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
@@ -69,10 +68,9 @@ class Reading(Storing):
         if view is None:
             return []
         try:
-            found = view.scan(namespace, prefix)
+            return view.scan(namespace, prefix)
         finally:
             view.handle.__exit__()
-        return [found[key] for key in sorted(found) if found[key].code != DELETE]
 
     def _readable(self, scope: str) -> ScopeState | None:
         """The scope's state, at a moment when nobody is storing and all commits admitted before have ended.
@@ -169,11 +167,6 @@ class Reading(Storing):
                 "sequence": self._sequence,
                 "epoch": self.epoch,
             }
-
-    def view_of(self, scope: str) -> LogView | None:
-        """A frozen view for a long read without the lock; leave it with ``view.handle.__exit__()``."""
-        with self._lock:
-            return self._snapshot(self._readable(scope))
 
     # --- may we? ----------------------------------------------------------------------------------
 

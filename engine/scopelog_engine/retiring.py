@@ -27,7 +27,7 @@ class Retiring(SessionState):
         cut = len(state.pending)
         while cut and not isinstance(state.pending[cut - 1], Commit):
             cut -= 1
-        state.aside += [entry for entry in state.pending[cut:] if not isinstance(entry, Commit)]
+        state.aside += staged_of(state.pending[cut:])
         del state.pending[cut:]
         state.deadline = None
 

@@ -70,7 +70,6 @@ class ScopeState:
         "failure",
         "gone",
         "joins",
-        "last_ticket",
         "level",
         "lists",
         "log",
@@ -89,7 +88,6 @@ class ScopeState:
         self.blocked = False  # an append must look closer: retiring, a failure to raise, gone, or no more writes
         self.joins = False  # whether any of its lists has a coalescer
         self.tickets: list[Ticket] = []
-        self.last_ticket: Ticket | None = None  # of a flush
         self.deferred: list[Ticket] = []  # tickets for what is set aside
         self.aside: list[Staged] = []  # set aside by a retirement that is not stored yet
         self.retiring: set[Commit] = set()  # such retirements

@@ -113,8 +113,7 @@ class Storing(Retiring):
             failure = error
         except Exception as error:  # noqa: BLE001 - the flusher must outlive anything: it is raised at the next call
             _log.error("flushing %s failed: %s", self.directory, type(error).__name__)
-            failure = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
-            failure.__cause__ = error
+            failure = _flusher_failed(error)
         with self._lock:
             if ticket in state.tickets:
                 state.tickets.remove(ticket)  # interrupted before it was begun
@@ -125,8 +124,7 @@ class Storing(Retiring):
 
     def flusher_failed(self, error: Exception) -> None:
         """The flusher met an error outside of any scope: raise it at the next call, and try again."""
-        failure = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
-        failure.__cause__ = error
+        failure = _flusher_failed(error)
         with self._lock:
             for state in self._scopes.values():
                 if state.pending:
@@ -171,18 +169,9 @@ class Storing(Retiring):
             self._open_window(state)
 
     def _conclude(self, *, interrupted: bool = False) -> None:
-        """Settle the work in hand and step down, whatever interrupts that."""
-        kept: BaseException | None = None
-        for _ in range(PERSISTENCE):
-            try:
-                with self._lock:
-                    self._finish(interrupted)
-                    break
-            except BaseException as error:  # noqa: BLE001 - raised below; settling may be done twice
-                interrupted = True
-                kept = kept or error
-        if kept is not None:
-            raise kept
+        """Settle the work in hand and step down. Interrupted, it is called again (see :meth:`_run`)."""
+        with self._lock:
+            self._finish(interrupted)
 
     def _finish(self, interrupted: bool) -> None:
         """What :meth:`_conclude` does, under ``_lock``; may be called again after an interruption."""
@@ -345,25 +334,25 @@ class Storing(Retiring):
             self._release_bytes(freed)
 
     def _withdraw(self, state: ScopeState, commit: Commit) -> None:
-        """The committing thread leaves with an exception: a commit that nobody has in hand must not happen."""
-        kept: BaseException | None = None
-        for _ in range(PERSISTENCE):
-            try:
-                with self._lock:
-                    if commit.done or any(commit in work.commits for work in self._work):
-                        break  # settled, or in the hands of another leader, who settles it
-                    if commit in state.tickets:
-                        state.tickets.remove(commit)
-                    if commit in state.pending:
-                        state.pending.remove(commit)
-                    self._end_retirement(commit, False)
-                    commit.done = True
-                    self._tell()
-                    break
-            except BaseException as error:  # noqa: BLE001 - raised below
-                kept = kept or error
-        if kept is not None:
-            raise kept
+        """The committing thread leaves with an exception: a commit that nobody has in hand must not happen.
+
+        May be done twice: interrupted, it is called again."""
+        with self._lock:
+            if commit.done or any(commit in work.commits for work in self._work):
+                return  # settled, or in the hands of another leader, who settles it
+            if commit in state.tickets:
+                state.tickets.remove(commit)
+            if commit in state.pending:
+                state.pending.remove(commit)
+            self._end_retirement(commit, False)
+            commit.done = True
+            self._tell()
+
+
+def _flusher_failed(error: Exception) -> WriteFailed:
+    failure = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
+    failure.__cause__ = error
+    return failure
 
 
 def _lines_of(work: Work) -> tuple[list[Line], list[Staged], CoalescerFailed | None]:

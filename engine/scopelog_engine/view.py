@@ -217,11 +217,12 @@ class LogView:
     # --- answers --------------------------------------------------------------------------------
 
     def get(self, address: Address) -> Record | None:
-        """The latest write (SET or DELETE) of a value, or None if there is none."""
+        """The latest write of a value if it is no delete, else None."""
         for summary in self.stretches():
             entry = summary.values.get(address)
             if entry is not None:
-                return self._value(summary.spans[entry.frame], summary, address, entry.sequence)
+                record = self._value(summary.spans[entry.frame], summary, address, entry.sequence)
+                return None if record.code == DELETE else record
         return None
 
     def _value(self, span: Span, summary: Summary, address: Address, sequence: int) -> Record:
@@ -231,8 +232,8 @@ class LogView:
         detail = "the value its index frame speaks of is not there"
         raise self._corrupt(span.offset, sequence - 1, detail, "content")
 
-    def scan(self, namespace: str, prefix: str) -> dict[str, Record]:
-        """The latest write of every value of ``namespace`` whose key starts with ``prefix``, deletions included."""
+    def scan(self, namespace: str, prefix: str) -> list[Record]:
+        """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
         found: dict[str, Record] = {}
         for summary in self.stretches():
             wanted: dict[int, dict[int, str]] = {}  # frame number: sequence: key
@@ -246,7 +247,7 @@ class LogView:
                 if keys:
                     detail = "the values its index frame speaks of are not there"
                     raise self._corrupt(summary.spans[frame].offset, min(keys) - 1, detail, "content")
-        return found
+        return [found[key] for key in sorted(found) if found[key].code != DELETE]
 
     def retired_since(self, sequence: int) -> dict[str, int]:
         """Latest retirement of every scope retired after ``sequence``."""

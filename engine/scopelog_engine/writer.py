@@ -125,19 +125,18 @@ class Writer(Reading):
                         self._open_window(scope)
                     return sequence
                 before = self._bytes
-                tickets = self._flush_tickets(None)
-            self._make_room(place.scope_id, tickets, before)  # at the bound: the caller flushes
+                asked = self._ask_for_flush(None)
+            self._make_room(place.scope_id, asked, before)  # at the bound: the caller flushes
 
-    def _make_room(self, scope_id: str, tickets: list[Ticket], before: int) -> None:
+    def _make_room(self, scope_id: str, asked: list[tuple[ScopeState, Ticket]], before: int) -> None:
         """Flush; raise what the scope itself met, and what another met only if that made no room."""
         other: ScopelogError | None = None
-        for ticket in tickets:
+        for state, ticket in asked:
             try:
                 self._run(ticket)
             except ScopelogError as error:
                 with self._lock:
-                    state = next((s for s in self._scopes.values() if s.last_ticket is ticket), None)
-                    if state is None or state.scope == scope_id:
+                    if state.gone or state.scope == scope_id:
                         raise
                     state.fail(error)
                 other = error
@@ -258,24 +257,24 @@ class Writer(Reading):
             for state in self._scopes.values():
                 if isinstance(state.failure, WriteFailed):
                     state.failure = None  # tried again right here
-            tickets = self._flush_tickets(level)
-        self._run_all(tickets)
+            asked = self._ask_for_flush(level)
+        self._run_all([ticket for _, ticket in asked])
         with self._lock:
             for state in self._scopes.values():
                 self._raise_failure(state)
 
-    def _flush_tickets(self, level: Durability | None) -> list[Ticket]:
+    def _ask_for_flush(self, level: Durability | None) -> list[tuple[ScopeState, Ticket]]:
         """A ticket for every scope that has something to store or to sync."""
-        tickets: list[Ticket] = []
+        asked: list[tuple[ScopeState, Ticket]] = []
         for state in self._scopes.values():
             wanted = max(state.level, level or state.level)
             log = state.log
             unsynced = wanted is Durability.POWER and log is not None and log.born and not log.synced
             if state.pending or unsynced:
-                ticket = state.last_ticket = Ticket(last_of(state.pending), wanted)
+                ticket = Ticket(last_of(state.pending), wanted)
                 self._ask(state, ticket)
-                tickets.append(ticket)
-        return tickets
+                asked.append((state, ticket))
+        return asked
 
     # --- closing ----------------------------------------------------------------------------------
 
