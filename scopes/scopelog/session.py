@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidAddress, InvalidInput, MixedCommit
-from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, Record
+from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, Address, Record
 from scopelog_engine.reader import Reader
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Receipt, Writer
@@ -55,13 +55,89 @@ class LogRecord(NamedTuple):
     time: int
 
 
-class Session:
+class _Source(Protocol):
+    """Where reads are answered: the session's own writer, or a reader beside it."""
+
+    def get(self, scope: str, address: Address) -> Record | None: ...
+
+    def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]: ...
+
+    def read(
+        self,
+        scope: str,
+        address: Address,
+        *,
+        cursor: int | None,
+        descending: bool,
+        limit: int | None,
+        stop_at_tag: str | None,
+    ) -> list[Record]: ...
+
+    def scopes(self) -> list[str]: ...
+
+
+class _Reads:
+    """What sessions and readers answer alike: a session all that was admitted, a reader what was stored."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+
+    def get(self, address: Value[Scope], default: Json = None) -> Json:
+        """The latest value, or ``default`` if there is none.
+
+        Raises, like every read: :class:`CorruptLog`, :class:`ReadFailed`, a kind of :class:`HandleUnusable`.
+        """
+        if not isinstance(address, Value):
+            raise _not("a value's address", address)
+        record = self._source.get(address.scope_id, address.address)
+        return default if record is None else record.value
+
+    def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
+        """The values of one namespace whose keys start with ``prefix``, by code point order of their keys."""
+        check_name("namespace", namespace)
+        check_name("prefix", prefix)
+        return _entries(self._source.scan(_id_of(scope), namespace, prefix))
+
+    def read(
+        self,
+        target: List[Scope],
+        *,
+        cursor: int | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Element]:
+        """Elements of a list in order of sequence, from the exclusive ``cursor`` on, at most ``limit``, all in memory.
+
+        Stops at, and includes, the first element that carries ``stop_at_tag``; never searches past the limit for it.
+        What is pending in the list is joined and sealed by this, so that what was shown never changes.
+        Raises :class:`InvalidAddress` for arguments that mean nothing, and what :meth:`get` raises.
+        """
+        descending = _check_page(target, cursor, order, limit, stop_at_tag)
+        return _elements(
+            self._source.read(
+                target.scope_id,
+                target.address,
+                cursor=cursor,
+                descending=descending,
+                limit=limit,
+                stop_at_tag=stop_at_tag,
+            )
+        )
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        return self._source.scopes()
+
+
+class Session(_Reads):
     """A session open for writing: its only writer. Thread-safe; refused after fork. Made by :meth:`Store.session`.
 
     Everything a read returns is a private copy. A read sees everything admitted before it.
     """
 
     def __init__(self, writer: Writer) -> None:
+        super().__init__(writer)
         self._writer = writer
         self._append = writer.append
 
@@ -133,56 +209,7 @@ class Session:
         _check_level(durability)
         self._writer.flush(durability)
 
-    # --- reading ----------------------------------------------------------------------------------
-
-    def get(self, address: Value[Scope], default: Json = None) -> Json:
-        """The latest value, or ``default`` if there is none.
-
-        Raises, like every read: :class:`CorruptLog`, :class:`ReadFailed`, a kind of :class:`HandleUnusable`.
-        """
-        if not isinstance(address, Value):
-            raise _not("a value's address", address)
-        record = self._writer.get(address.scope_id, address.address)
-        return default if record is None else record.value
-
-    def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
-        """The values of one namespace whose keys start with ``prefix``, by code point order of their keys."""
-        check_name("namespace", namespace)
-        check_name("prefix", prefix)
-        return _entries(self._writer.scan(_id_of(scope), namespace, prefix))
-
-    def read(
-        self,
-        target: List[Scope],
-        *,
-        cursor: int | None = None,
-        order: Order = "asc",
-        limit: int | None = None,
-        stop_at_tag: str | None = None,
-    ) -> list[Element]:
-        """Elements of a list in order of sequence, from the exclusive ``cursor`` on, at most ``limit``, all in memory.
-
-        Stops at, and includes, the first element that carries ``stop_at_tag``; never searches past the limit for it.
-        What is pending in the list is joined and sealed by this, so that what was shown never changes.
-        Raises :class:`InvalidAddress` for arguments that mean nothing, and what :meth:`get` raises.
-        """
-        descending = _check_page(target, cursor, order, limit, stop_at_tag)
-        return _elements(
-            self._writer.read(
-                target.scope_id,
-                target.address,
-                cursor=cursor,
-                descending=descending,
-                limit=limit,
-                stop_at_tag=stop_at_tag,
-            )
-        )
-
     # --- state ------------------------------------------------------------------------------------
-
-    def scopes(self) -> list[str]:
-        """Ids of the ephemeral scopes that are alive, sorted."""
-        return self._writer.scopes()
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
         """Highest sequence of the scope that is stored at its level, or at ``durability`` if higher; 0 if none."""
@@ -209,7 +236,7 @@ class Session:
         self.close(force=True)
 
 
-class SessionReader:
+class SessionReader(_Reads):
     """A session open for reading, without its lock: as it stood when opened, or last refreshed.
 
     It works while another process writes the session, changes nothing, and outlives its store. Every read raises
@@ -217,6 +244,7 @@ class SessionReader:
     """
 
     def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
         self._reader = reader
 
     @property
@@ -227,41 +255,6 @@ class SessionReader:
         """See what was stored since. Raises :class:`NoSuchSession` if the session was deleted."""
         self._reader.refresh()
 
-    def get(self, address: Value[Scope], default: Json = None) -> Json:
-        """The latest stored value, or ``default`` if there is none."""
-        if not isinstance(address, Value):
-            raise _not("a value's address", address)
-        record = self._reader.get(address.scope_id, address.address)
-        return default if record is None else record.value
-
-    def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
-        """As :meth:`Session.scan`, of what is stored."""
-        check_name("namespace", namespace)
-        check_name("prefix", prefix)
-        return _entries(self._reader.scan(_id_of(scope), namespace, prefix))
-
-    def read(
-        self,
-        target: List[Scope],
-        *,
-        cursor: int | None = None,
-        order: Order = "asc",
-        limit: int | None = None,
-        stop_at_tag: str | None = None,
-    ) -> list[Element]:
-        """As :meth:`Session.read`, of what is stored."""
-        descending = _check_page(target, cursor, order, limit, stop_at_tag)
-        return _elements(
-            self._reader.read(
-                target.scope_id,
-                target.address,
-                cursor=cursor,
-                descending=descending,
-                limit=limit,
-                stop_at_tag=stop_at_tag,
-            )
-        )
-
     def records(self) -> Iterator[LogRecord]:
         """Every write that is stored, in order of sequence, over the main log and the scopes that are alive.
 
@@ -269,10 +262,6 @@ class SessionReader:
         """
         for scope, record in self._reader.records():
             yield _log_record(scope, record)
-
-    def scopes(self) -> list[str]:
-        """Ids of the ephemeral scopes that are alive, sorted."""
-        return self._reader.scopes()
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
         """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
