@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from .children import child
 from .cli_rig import call, fill, flip, refused
-
-NOBODY = 65534
+from .unprivileged import drop_powers, owned_by_nobody
 
 
 @pytest.fixture
 def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store with the sessions a and b, of an unprivileged user where the tests run as root."""
-    base = tmp_path_factory.mktemp("unread")
-    opened = [folder for folder in (base, *base.parents[:2]) if os.geteuid() == 0]
-    modes = [folder.stat().st_mode for folder in opened]
-    for folder in opened:
-        folder.chmod(0o755)
-    path = base / "store"
-    for session in ("a", "b"):
-        fill(path, 1, 2, session=session)
-    if os.geteuid() == 0:
-        for entry in (path, *path.rglob("*")):
-            os.chown(entry, NOBODY, NOBODY)
-    yield path
-    for entry in (path, *path.rglob("*")):
-        with suppress(FileNotFoundError):
-            entry.chmod(0o700 if entry.is_dir() else 0o600)
-    for folder, mode in zip(opened, modes, strict=True):
-        folder.chmod(stat.S_IMODE(mode))
+
+    def build(base: Path) -> Path:
+        path = base / "store"
+        for session in ("a", "b"):
+            fill(path, 1, 2, session=session)
+        return path
+
+    with owned_by_nobody(tmp_path_factory.mktemp("unread"), build) as path:
+        yield path
 
 
 def seen(*arguments: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command without root's powers."""
 
     def run() -> str:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+        drop_powers()
         result = call(*arguments)
         return json.dumps([result.exit_code, result.stdout, result.stderr])
 

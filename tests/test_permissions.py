@@ -6,7 +6,6 @@ import os
 import resource
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ from scopelog_engine.layout import LOCK_FILE
 
 from .children import attempt, child
 from .stores import CHAT, DELTAS, MAIN, MESSAGES, build, image_of, lay, sidecars_of, unsound
+from .unprivileged import drop_powers, owned_by_nobody
 
 LOCK = f"{MAIN.split('/')[0]}/{LOCK_FILE}"
-NOBODY = 65534
 
 
 def open_store(path: Path) -> Store:
@@ -32,32 +31,19 @@ def open_store(path: Path) -> Store:
 @pytest.fixture
 def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A closed store that belongs to an unprivileged user where the tests run as root, else to their user."""
-    base = tmp_path_factory.mktemp("private")
-    opened = [folder for folder in (base, *base.parents[:2]) if os.geteuid() == 0]
-    modes = [folder.stat().st_mode for folder in opened]
-    for folder in opened:
-        folder.chmod(0o755)
-    image = build(base / "built", closed=True)
-    path = lay(base / "store", image)
-    if os.geteuid() == 0:
-        for entry in (path, *path.rglob("*")):
-            os.chown(entry, NOBODY, NOBODY)
-    yield path
-    for entry in (path, *path.rglob("*")):
-        with suppress(FileNotFoundError):
-            entry.chmod(0o700 if entry.is_dir() else 0o600)
-    for folder, mode in zip(opened, modes, strict=True):
-        folder.chmod(stat.S_IMODE(mode))
+
+    def built(base: Path) -> Path:
+        return lay(base / "store", build(base / "built", closed=True))
+
+    with owned_by_nobody(tmp_path_factory.mktemp("private"), built) as path:
+        yield path
 
 
 def unprivileged(work: Callable[[], str]) -> str:
     """What ``work`` answers in a child without root's powers."""
 
     def dropped() -> str:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+        drop_powers()
         return work()
 
     with child(dropped) as answer:
