@@ -9,9 +9,10 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
     scan, survey, view               reading: following the chain, finding the end, answering from a log
     logfile                          writing one log: append, sync, roll back, poison, close
     lock, recovery, opening          taking a session over
+    loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is
     scope, staging, state,           a session: what waits, how it is joined, what all its parts share,
-      retiring, storing, reading,      how scopes end, who stores, how it is read
-      writer                           and written
+      retiring, looping, storing,      how scopes end, what loops do for it, who stores,
+      reading, writer, awaiting        how it is read and written, by threads and by tasks
     reader, check                    other readers; proof of soundness
     environment, store               a directory of sessions
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .clock import Clock
 from .durability import Durability
 from .fs import FileSystem
+from .pace import Pace
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,24 @@ class Scheduled(Protocol):
     def flush_due(self, now: float) -> float | None:
         """Store every window whose deadline has passed; returns the next deadline, in monotonic seconds."""
 
+    def keep_deadline(self, loop: AbstractEventLoop, when: float) -> None:
+        """Have the running loop do so at monotonic second ``when``."""
+
 
 class Environment(Protocol):
     """What a session needs from its store."""
 
     fs: FileSystem
     clock: Clock
+    pace: Pace
     identity: str
     """The store's id, in hex."""
 
     def schedule(self, session: Scheduled, when: float) -> bool:
+        """Have what is due at monotonic second ``when`` stored: by the loop that runs on this thread, which the
+        flusher stands by, or by the flusher. False if there is none to be had."""
+
+    def stand_by(self, session: Scheduled, when: float) -> bool:
         """Have the flusher call :meth:`flush_due` at monotonic second ``when``; False if there is none to be had."""
 
     def grant(self, wanted: int) -> bool:

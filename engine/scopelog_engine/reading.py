@@ -35,17 +35,10 @@ class Reading(Storing):
         stop_at_tag: str | None = None,
     ) -> list[Record]:
         """Elements of a list; see scopes/README.md. What was shown never changes: pending runs are sealed."""
-        staged: list[Staged] = []
         with self._lock:
-            state = self._readable(scope)
-            if state is not None:
-                self._seal(state, address)
-                staged = [entry for entry in _shown(state) if entry[1] == address]
-            view = self._snapshot(state)
-        above, below = bounds(cursor, descending)
-        fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
+            view, staged = self._look(self._readable(scope), address)
         try:
-            return page(_merge(view, address, fresh, above, below, descending), limit, stop_at_tag)
+            return page(merged(view, staged, address, cursor, descending), limit, stop_at_tag)
         finally:
             if view is not None:
                 view.handle.__exit__()
@@ -85,10 +78,9 @@ class Reading(Storing):
         if state is None:
             self._refuse_undecided()
         else:
-            before = [entry for entry in state.pending if isinstance(entry, Commit)]
-            before += state.retiring
+            before = commits_before(state)
             while not all(commit.done for commit in before):
-                self._wait()
+                self._wait_or_lead()
         if self._leader:
             self._readers += 1
             try:
@@ -99,8 +91,18 @@ class Reading(Storing):
                 if self._gate:
                     self._gate -= 1
                     self._tell()
+                    if not self._gate and self._asked:
+                        self._kick()
         self._check()
         return self._scopes.get(scope)
+
+    def _look(self, state: ScopeState | None, address: Address) -> tuple[LogView | None, list[Staged]]:
+        """What there is of a list: a frozen view, entered, and what is staged, sealed by this. Holds ``_lock``."""
+        staged: list[Staged] = []
+        if state is not None:
+            self._seal(state, address)
+            staged = [entry for entry in _shown(state) if entry[1] == address]
+        return self._snapshot(state), staged
 
     def _seal(self, state: ScopeState, address: Address) -> None:
         """Join what is shown of a list now, so that it never changes."""
@@ -211,15 +213,19 @@ def _shown(state: ScopeState) -> list[Staged]:
     return shown + state.aside if cut == len(state.pending) else shown
 
 
-def _merge(
-    view: LogView | None,
-    address: Address,
-    fresh: list[Record],
-    above: int,
-    below: int,
-    descending: bool,
+def commits_before(state: ScopeState) -> list[Commit]:
+    """Commits that a read of the scope must see the end of: admitted to it, or about to retire it."""
+    before = [entry for entry in state.pending if isinstance(entry, Commit)]
+    before += state.retiring
+    return before
+
+
+def merged(
+    view: LogView | None, staged: list[Staged], address: Address, cursor: int | None, descending: bool
 ) -> Iterator[Record]:
-    """Stored elements and staged ones, which are always younger."""
+    """Stored elements of a list and staged ones, which are always younger, from an exclusive cursor on."""
+    above, below = bounds(cursor, descending)
+    fresh = [staged_record(e, 0) for e in staged if above < e[0] < below]
     if descending:
         yield from reversed(fresh)
     if view is not None:

@@ -64,6 +64,8 @@ class Retiring(SessionState):
             state.log = None
         for ticket in (*state.deferred, *state.tickets):
             ticket.done = True  # dropped counts as settled
+            if ticket.waiter is not None:
+                self._woken.append(ticket.waiter)
         self._release_bytes(staged_bytes(staged_of(state.pending)) + staged_bytes(state.aside))
         state.pending, state.aside, state.deferred, state.tickets = [], [], [], []
         state.deadline = state.failure = None

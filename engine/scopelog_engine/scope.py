@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from .durability import Durability
 from .elements import Json
 from .errors import InvalidInput, ScopelogError
 from .lines import Address, Write
 from .logfile import LogFile
+
+if TYPE_CHECKING:  # asyncio is imported by those who use it
+    from asyncio import Future
 
 SESSION: Final = ""  # the session scope's name among the scopes of a session
 ENTRY_OVERHEAD: Final = 200  # bytes a staged element takes beside its text, about
@@ -32,27 +35,38 @@ state, and a private copy of the element where the list has a coalescer."""
 class Ticket:
     """Something to be stored by whoever leads: everything of its scope up to ``target``."""
 
-    __slots__ = ("done", "error", "level", "target")
+    __slots__ = ("background", "done", "error", "level", "target", "waiter")
 
-    def __init__(self, target: int, level: Durability) -> None:
+    def __init__(
+        self, target: int, level: Durability, waiter: Future[None] | None = None, *, background: bool = False
+    ) -> None:
         self.target = target
         self.level = level
         self.done = False
         self.error: ScopelogError | None = None
+        self.waiter = waiter  # of a task that waits for it, whose loop leads if nobody else does
+        self.background = background  # nobody waits for it: its error is raised at the next call
 
 
 class Commit(Ticket):
-    """A commit waiting among the staged elements of its scope."""
+    """A commit: prepared (``changes`` frozen), admitted (it has an ``owner`` and sequences), then a ticket of its scope
+    that waits among the staged elements."""
 
-    __slots__ = ("held", "retires", "size", "writes")
+    __slots__ = ("bodies", "first", "held", "owner", "retires", "size", "writes")
 
-    def __init__(self, writes: list[Write], level: Durability, retires: list[str], size: int) -> None:
-        self.target = writes[-1][0]  # Ticket's own fields, spelled out: a call less
+    def __init__(
+        self, bodies: list[bytes], level: Durability, retires: list[str], size: int, waiter: Future[None] | None
+    ) -> None:
+        self.target = self.first = 0  # Ticket's own fields, spelled out: a call less
         self.level = level
         self.done = False
         self.error = None
+        self.waiter = waiter
+        self.background = False
+        self.bodies = bodies  # JSON text of each change
+        self.owner: ScopeState | None = None
         self.held: list[ScopeState] = []  # scopes that wait for this commit's outcome
-        self.writes = writes
+        self.writes: list[Write] = []
         self.retires = retires
         self.size = size  # of its line, at most
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .durability import Durability
 from .environment import Counters, Environment, Settings
@@ -24,6 +24,9 @@ from .scope import (
     Ticket,
     text_bytes,
 )
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
 
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
@@ -59,6 +62,29 @@ class Work:
                 self.commits.append(ticket)
 
 
+class Request:
+    """What a task waits for. ``answer`` is asked under ``_lock`` and returns NOT_YET until it can say; ``idle``: only
+    while nobody is storing. ``undo`` takes back an answer that nobody wanted any more."""
+
+    __slots__ = ("answer", "future", "idle", "undo")
+
+    def __init__(
+        self,
+        answer: Callable[[], Any],
+        future: Future[Any],
+        *,
+        idle: bool = False,
+        undo: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.answer = answer
+        self.future = future
+        self.idle = idle
+        self.undo = undo
+
+
+NOT_YET: Final = object()
+
+
 class SessionState(ABC):
     """Fields of an open session, and the small steps that all its parts share. ``_lock`` guards every field."""
 
@@ -91,6 +117,10 @@ class SessionState(ABC):
         self._readers = 0  # of these: readers that wait for the leader alone
         self._gate = 0  # readers to be let in before the next leader
         self._asked: list[ScopeState] = []  # scopes with tickets
+        self._led_soon: set[AbstractEventLoop] = set()  # loops that lead at the end of their iteration
+        self._want_to_lead: set[AbstractEventLoop] = set()  # loops that found another leader
+        self._woken: list[Future[None]] = []  # of tasks whose tickets are done
+        self._requests: list[Request] = []  # of tasks that wait for something else
         self._unusable: ScopelogError | None = None
         self._closing = 0  # the thread that is closing
         self._ended: ScopelogError | None = None  # what had ended the handle before it was closed
@@ -111,6 +141,10 @@ class SessionState(ABC):
     @abstractmethod
     def flush_due(self, now: float) -> float | None:
         """Store every window whose deadline has passed; the flusher calls this. Returns the next deadline."""
+
+    @abstractmethod
+    def keep_deadline(self, loop: AbstractEventLoop, when: float) -> None:
+        """Have the running loop store what is due at monotonic second ``when``. Holds ``_lock``."""
 
     @abstractmethod
     def flusher_failed(self, error: Exception) -> None:
@@ -143,6 +177,12 @@ class SessionState(ABC):
     def _tell(self) -> None:
         if self._waiting:
             self._changed.notify_all()
+        if self._requests:
+            self._serve(idle=not self._leader)
+
+    @abstractmethod
+    def _serve(self, *, idle: bool) -> None:
+        """Answer the tasks whose requests can be answered now; ``idle``: nobody is storing. Holds ``_lock``."""
 
     def _open_window(self, state: ScopeState) -> None:
         when = self._env.clock.monotonic() + self.settings.window

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 from typing import Final
 
 from .check import Finding, check_store
@@ -42,14 +43,19 @@ from .layout import (
     session_id_of_dir,
 )
 from .lock import WriterLock
+from .looping import GRACE
+from .loops import running_loop
 from .opening import open_session
+from .pace import Pace
 from .reader import Reader
 from .survey import read_header
+from .workers import WRITERS
 from .writer import Writer
 
 _log = logging.getLogger(__name__)
 _PENDING_LIMIT: Final = 64 * 1024 * 1024
 _EXIT_SECONDS: Final = 5.0
+_SLOW_FLUSH: Final = 0.02  # seconds from which on the flusher asks for help with other sessions
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
@@ -66,6 +72,8 @@ class Store:
         self._sessions: dict[str, Writer] = {}
         self._deadlines: dict[Scheduled, float] = {}
         self._granted = 0
+        self._slow_flush = False  # whether the flusher had to wait for the disk
+        self.pace = Pace()
         self._alarm = clock.alarm(self._on_alarm)
         self._gone: ScopelogError | None = None
         _stores.add(self)
@@ -226,6 +234,14 @@ class Store:
     # --- what sessions need (storing.Environment) -------------------------------------------------
 
     def schedule(self, session: Scheduled, when: float) -> bool:
+        loop = running_loop()
+        if loop is None or not self.clock.runs_by_itself:
+            return self.stand_by(session, when)
+        session.keep_deadline(loop, when)
+        self.stand_by(session, when + GRACE)
+        return True
+
+    def stand_by(self, session: Scheduled, when: float) -> bool:
         with self._lock:
             known = self._deadlines.get(session)
             if known is None or when < known:
@@ -244,18 +260,34 @@ class Store:
             for session in due:
                 del self._deadlines[session]
         for session in due:
-            again: float | None
-            try:
-                again = session.flush_due(now)
-            except Exception as error:  # noqa: BLE001 - one session's trouble is not the others'
-                _log.error("flushing %s failed: %s", session.session, type(error).__name__)
-                session.flusher_failed(error)
-                again = None
-            if again is not None:
-                with self._lock:
-                    self._deadlines[session] = min(again, self._deadlines.get(session, again))
+            if self._slow_flush and len(due) > 1 and WRITERS.submit(partial(self._flush_aside, session, now)):
+                continue  # a slow sync of one does not delay the others
+            started = self.clock.monotonic()
+            self._flush(session, now)
+            self._slow_flush = self.clock.monotonic() - started > _SLOW_FLUSH
         with self._lock:
             return min(self._deadlines.values(), default=None)
+
+    def _flush(self, session: Scheduled, now: float) -> None:
+        again: float | None
+        try:
+            again = session.flush_due(now)
+        except Exception as error:  # noqa: BLE001 - one session's trouble is not the others'
+            _log.error("flushing %s failed: %s", session.session, type(error).__name__)
+            session.flusher_failed(error)
+            again = None
+        if again is not None:
+            with self._lock:
+                self._deadlines[session] = min(again, self._deadlines.get(session, again))
+
+    def _flush_aside(self, session: Scheduled, now: float) -> None:
+        started = self.clock.monotonic()
+        self._flush(session, now)
+        self._slow_flush = self.clock.monotonic() - started > _SLOW_FLUSH
+        with self._lock:
+            again = min(self._deadlines.values(), default=None)
+        if again is not None:
+            self._alarm.set(again)
 
     def grant(self, wanted: int) -> bool:
         with self._lock:

@@ -21,7 +21,7 @@ from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
 from .lines import Line, commit_line, new_tuple
 from .logfile import LogFile
-from .retiring import Retiring
+from .looping import GRACE, Looping
 from .scope import (
     FIRST_BACKOFF,
     Commit,
@@ -40,28 +40,39 @@ PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
-class Storing(Retiring):
+class Storing(Looping):
     """The half of a session that stores. See the module's docstring."""
 
     # --- tickets ----------------------------------------------------------------------------------
 
     def _run(self, ticket: Ticket) -> None:
         """Wait for a ticket, leading if nobody does, and raise its error. Does not hold ``_lock``."""
-        me = threading.get_ident()
         self._refuse_reentry()
+        while not ticket.done:
+            if self._lead(ticket=ticket):
+                continue
+            with self._lock:
+                if not ticket.done and (self._leader or self._gate):
+                    self._wait()
+        if ticket.error is not None:
+            raise ticket.error.again() from ticket.error
+
+    def _lead(self, most: int | None = None, ticket: Ticket | None = None) -> bool:
+        """Store what is asked for, unless somebody else does; never waits. Does not hold ``_lock``.
+
+        ``most``: of that many ephemeral scopes at a time. ``ticket``: what the caller waits for; done, there is no
+        need.
+        """
+        me = threading.get_ident()
         try:
-            while not ticket.done:
-                with self._lock:
-                    if ticket.done:
-                        break
-                    if self._leader or self._gate:
-                        self._wait()
-                        continue
-                    self._leader = me
-                    self._begin()
-                for work in self._work:
-                    work.outcome = self._store(work)
-                self._conclude()
+            with self._lock:
+                if self._leader or self._gate or (not self._asked if ticket is None else ticket.done):
+                    return False
+                self._leader = me
+                self._begin(most)
+            for work in self._work:
+                work.outcome = self._store(work)
+            self._conclude()
         except BaseException:
             for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
                 try:
@@ -71,8 +82,19 @@ class Storing(Retiring):
                 except BaseException:  # noqa: BLE001 - the first one is raised
                     continue
             raise
-        if ticket.error is not None:
-            raise ticket.error.again() from ticket.error
+        return True
+
+    def _wait_or_lead(self) -> None:
+        """As :meth:`_wait`; what a loop was asked to store is stored here first, for the loop may be this thread's."""
+        if not (self._asked and self._led_soon) or self._leader or self._gate:
+            self._wait()
+            return
+        self._lock.release()
+        try:
+            self._lead()
+        finally:
+            while not self._owned():
+                self._lock.acquire()
 
     def _run_all(self, tickets: Sequence[Ticket]) -> None:
         """As :meth:`_run`, for many; raises the first error once all are done."""
@@ -89,42 +111,76 @@ class Storing(Retiring):
 
     def flush_due(self, now: float) -> float | None:
         """Store every window whose deadline has passed; the flusher calls this. Returns the next deadline."""
-        tickets: list[tuple[ScopeState, Ticket]] = []
         with self._lock:
             if self._unusable is not None:
                 return None
-            for state in self._scopes.values():
-                if state.deadline is not None and state.deadline <= now and not state.retiring:
-                    ticket = Ticket(last_of(state.pending), state.level)
-                    tickets.append((state, ticket))
-                    self._ask(state, ticket)
-        for state, ticket in tickets:
+            late = 0.0 if self._timer is None else GRACE  # a loop's business first
+            due, _ = self._ask_due(now - late)
+            if late and due:
+                self._timer = None  # the loop has ended, or is held by something else
+        for state, ticket in due:
             self._flush_in_background(state, ticket)
         with self._lock:
+            late = 0.0 if self._timer is None else GRACE
             waiting = [s.deadline for s in self._scopes.values() if s.deadline is not None and not s.retiring]
-            return min(waiting, default=None)
+            return min(waiting) + late if waiting else None
+
+    def _ask_due(self, now: float) -> tuple[list[tuple[ScopeState, Ticket]], float | None]:
+        """Ask for every window whose deadline has passed; returns the tickets and the next deadline."""
+        due: list[tuple[ScopeState, Ticket]] = []
+        again: float | None = None
+        for state in self._scopes.values():
+            if state.deadline is None or state.retiring:
+                continue
+            if state.deadline <= now:
+                state.deadline = None
+                ticket = Ticket(last_of(state.pending), state.level, background=True)
+                due.append((state, ticket))
+                self._ask(state, ticket)
+            elif again is None or state.deadline < again:
+                again = state.deadline
+        return due, again
 
     def _flush_in_background(self, state: ScopeState, ticket: Ticket) -> None:
-        failure: ScopelogError
         try:
             self._run(ticket)
-            return
-        except ScopelogError as error:
-            failure = error
+        except ScopelogError:
+            return  # raised at the next call: _settle saw to that
         except Exception as error:  # noqa: BLE001 - the flusher must outlive anything: it is raised at the next call
             _log.error("flushing %s failed: %s", self.directory, type(error).__name__)
-            failure = _flusher_failed(error)
+            with self._lock:
+                if ticket in state.tickets:  # interrupted before it was begun
+                    self._give_up(state, ticket, _leader_failed(error))
+
+    def _fail_tasks(self, error: Exception) -> None:
+        """A loop that led met an error which is no scopelog's: those who would wait for ever are told."""
+        _log.error("storing %s failed: %s", self.directory, type(error).__name__)
+        failure = _leader_failed(error)
         with self._lock:
-            if ticket in state.tickets:
-                state.tickets.remove(ticket)  # interrupted before it was begun
-            if not state.gone:
-                state.fail(failure)
-                if state.pending:
-                    self._retry_later(state)
+            for state in [*self._asked]:
+                for ticket in [*state.tickets]:
+                    if ticket.background or ticket.waiter is not None:
+                        self._give_up(state, ticket, failure)
+            self._wake()
+
+    def _give_up(self, state: ScopeState, ticket: Ticket, failure: ScopelogError) -> None:
+        """A ticket that nobody has in hand fails. Holds ``_lock``."""
+        if isinstance(ticket, Commit):
+            self._withdraw(ticket)
+        elif ticket in state.tickets:
+            state.tickets.remove(ticket)
+        ticket.error = failure
+        ticket.done = True
+        if ticket.waiter is not None:
+            self._woken.append(ticket.waiter)
+        if ticket.background and not state.gone:
+            state.fail(failure)
+            if state.pending:
+                self._retry_later(state)
 
     def flusher_failed(self, error: Exception) -> None:
         """The flusher met an error outside of any scope: raise it at the next call, and try again."""
-        failure = _flusher_failed(error)
+        failure = _leader_failed(error)
         with self._lock:
             for state in self._scopes.values():
                 if state.pending:
@@ -134,15 +190,23 @@ class Storing(Retiring):
 
     # --- the leader -------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Take what is asked for into ``_work``: ephemeral scopes first, main with its retirements last."""
+    def _begin(self, most: int | None) -> None:
+        """Take what is asked for into ``_work``: ephemeral scopes first, main with its retirements last.
+
+        ``most``: of no more scopes than that, unless main is asked for: a retirement must not overtake a commit of
+        its scope.
+        """
         main = self._main
+        left: list[ScopeState] = []
         for state in self._asked:
             if state.tickets and state is not main:
-                self._take(state)
+                if most is not None and len(self._work) >= most and not main.tickets:
+                    left.append(state)
+                else:
+                    self._take(state)
         if main.tickets:
             self._take(main)
-        self._asked = []
+        self._asked = left
 
     def _take(self, state: ScopeState) -> None:
         pending = state.pending
@@ -193,8 +257,13 @@ class Storing(Retiring):
         if self._doomed:
             self._unlink_doomed()
         self._gate = self._readers
-        self._leader = 0
+        if self._requests:
+            self._serve(idle=True)
+        self._wake()
         self._tell()
+        if self._asked:
+            self._kick()
+        self._leader = 0  # last: interrupted before, all this is done again
 
     def _ask_again(self, work: Work) -> None:
         """The leader was interrupted before anything of this was stored: it stays asked for."""
@@ -202,6 +271,8 @@ class Storing(Retiring):
         for ticket in work.tickets:
             if state.gone:
                 ticket.done = True
+                if ticket.waiter is not None:
+                    self._woken.append(ticket.waiter)
             elif not ticket.done and ticket not in state.tickets:
                 state.tickets.append(ticket)
         if state.tickets and state not in self._asked:
@@ -308,6 +379,10 @@ class Storing(Retiring):
         for ticket in work.tickets:
             ticket.error = error
             ticket.done = True
+            if ticket.waiter is not None:
+                self._woken.append(ticket.waiter)
+            elif error is not None and ticket.background and not state.gone:
+                state.fail(error)  # nobody waits: raised at the next call
 
     def _take_out(
         self, state: ScopeState, batch: list[Any], commits: list[Commit], kept: list[Staged] | None, stored: bool
@@ -333,13 +408,16 @@ class Storing(Retiring):
         if freed:
             self._release_bytes(freed)
 
-    def _withdraw(self, state: ScopeState, commit: Commit) -> None:
-        """The committing thread leaves with an exception: a commit that nobody has in hand must not happen.
+    def _withdraw(self, commit: Commit) -> bool:
+        """The committer leaves with an exception: a commit that nobody has in hand must not happen.
 
-        May be done twice: interrupted, it is called again."""
+        True if it will not. May be done twice: interrupted, it is called again."""
         with self._lock:
+            state = commit.owner
+            if state is None:
+                return True  # never admitted
             if commit.done or any(commit in work.commits for work in self._work):
-                return  # settled, or in the hands of another leader, who settles it
+                return False  # settled, or in the hands of another leader, who settles it
             if commit in state.tickets:
                 state.tickets.remove(commit)
             if commit in state.pending:
@@ -347,10 +425,11 @@ class Storing(Retiring):
             self._end_retirement(commit, False)
             commit.done = True
             self._tell()
+            return True
 
 
-def _flusher_failed(error: Exception) -> WriteFailed:
-    failure = WriteFailed(f"the flusher failed ({error!r})", "nothing was lost; try again")
+def _leader_failed(error: Exception) -> WriteFailed:
+    failure = WriteFailed(f"storing failed ({error!r})", "nothing was stored and nothing lost; try again")
     failure.__cause__ = error
     return failure
 

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .durability import Durability
 from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
@@ -25,7 +25,7 @@ from .errors import (
     WriteFailed,
 )
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
-from .lines import APPEND, RETIRE, SET, Address, Write, new_tuple
+from .lines import APPEND, RETIRE, SET, Address, new_tuple
 from .logfile import LogFile
 from .reading import Reading
 from .scope import (
@@ -41,6 +41,9 @@ from .scope import (
     names_bytes,
 )
 from .storing import PERSISTENCE
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
 
 _log = logging.getLogger(__name__)
 _WITH_VALUE: Final = (APPEND, SET)
@@ -62,6 +65,28 @@ class Receipt(NamedTuple):
 
     first: int
     last: int
+
+
+def prepare(changes: Sequence[Change], waiter: Future[None] | None = None) -> Commit:
+    """Freeze the changes of a commit: nothing of the caller's is looked at again."""
+    if not changes:
+        raise InvalidInput("the commit is empty", "give it at least one write")
+    size = NAMES_BYTES
+    bodies: list[bytes] = []
+    retires: list[str] = []
+    for code, address, value, argument in changes:
+        body = freeze(value)[0] if code in _WITH_VALUE else b""
+        bodies.append(body)
+        size += len(body) + NAMES_BYTES
+        if address is not None:
+            size += NAME_FACTOR * (len(address[0]) + len(address[1]))
+        if type(argument) is str:
+            size += NAME_FACTOR * len(argument)
+            if code == RETIRE:
+                retires.append(argument)
+    if size > MAX_COMMIT_BYTES:
+        raise LimitExceeded(f"the commit takes {size} bytes as JSON, the limit is {MAX_COMMIT_BYTES}", "split it")
+    return Commit(bodies, _PROCESS, retires, size, waiter)
 
 
 class Writer(Reading):
@@ -90,8 +115,9 @@ class Writer(Reading):
 
     # --- admission --------------------------------------------------------------------------------
 
-    def append(self, place: Place, element: Json, tag: str | None = None) -> int:
-        """Stage an element through the window and return its sequence.
+    def append(self, place: Place, element: Json, tag: str | None = None, wait: bool = True) -> int:
+        """Stage an element through the window and return its sequence; 0, not ``wait``, where it would have to wait
+        (for a retirement, or for room) or to store something first.
 
         Raises :class:`InvalidInput` kinds for the element, the failure of an earlier flush of the scope (this element
         is then not taken), and :class:`DurabilityError` kinds where the bound forces a flush that fails.
@@ -113,6 +139,8 @@ class Writer(Reading):
         while True:
             with self._lock:
                 if state is None or state.owner is not self or state.scope.blocked or self._bytes + size > self._quota:
+                    if not wait and self._is_retiring(place.scope_id):
+                        return 0
                     state = self._admit_slowly(place, size)
                 if state is not None:
                     scope = state.scope
@@ -124,6 +152,8 @@ class Writer(Reading):
                     if scope.deadline is None:
                         self._open_window(scope)
                     return sequence
+                if not wait:
+                    return 0
                 before = self._bytes
                 asked = self._ask_for_flush(None)
             self._make_room(place.scope_id, asked, before)  # at the bound: the caller flushes
@@ -169,7 +199,7 @@ class Writer(Reading):
             self._check()
             owner = self._scope(scope_id)
             if owner.retiring:
-                self._wait()
+                self._wait_or_lead()
                 continue
             self._raise_failure(owner)
             self._refuse_poisoned(owner)
@@ -189,58 +219,52 @@ class Writer(Reading):
     def commit(self, scope: str, changes: Sequence[Change], level: Durability | None = None) -> Receipt:
         """Store the changes atomically, with what was staged before them in the scope; see scopes/README.md."""
         self._refuse_reentry()
-        if not changes:
-            raise InvalidInput("the commit is empty", "give it at least one write")
-        size = NAMES_BYTES
-        bodies: list[bytes] = []
-        retires: list[str] = []
-        for code, address, value, argument in changes:
-            body = freeze(value)[0] if code in _WITH_VALUE else b""
-            bodies.append(body)
-            size += len(body) + NAMES_BYTES
-            if address is not None:
-                size += NAME_FACTOR * (len(address[0]) + len(address[1]))
-            if type(argument) is str:
-                size += NAME_FACTOR * len(argument)
-                if code == RETIRE:
-                    retires.append(argument)
-        if size > MAX_COMMIT_BYTES:
-            raise LimitExceeded(f"the commit takes {size} bytes as JSON, the limit is {MAX_COMMIT_BYTES}", "split it")
-        owner: ScopeState | None = None
-        commit: Commit | None = None
+        commit = prepare(changes)
         try:
             with self._lock:
-                owner = self._scopes.get(scope)
-                if owner is None or owner.blocked:
-                    owner = self._unblock(scope)
-                wanted = owner.level if level is None or level < owner.level else level
-                if wanted is _PROCESS and not self._epoch_proved:
-                    self._prove_epoch()
-                first = self._sequence + 1
-                last = self._sequence + len(bodies)
-                if last > MAX_SEQUENCE:
-                    raise LimitExceeded("the session has used up its sequences", "start a new session")
-                writes: list[Write] = []
-                for sequence, change, body in zip(range(first, last + 1), changes, bodies, strict=True):
-                    writes.append((sequence, change[0], change[1], body, change[3]))
-                commit = Commit(writes, wanted, retires, size)
-                self._sequence = last
-                self._ask(owner, commit)
-                owner.pending.append(commit)
-                if retires:
-                    for retired in dict.fromkeys(retires):
-                        self._set_aside(commit, retired)
+                self._admit(commit, scope, changes, level)
             self._run(commit)
         except BaseException:
             for _ in range(PERSISTENCE):
                 try:
-                    if commit is not None and owner is not None:
-                        self._withdraw(owner, commit)
+                    self._withdraw(commit)
                     break
                 except BaseException:  # noqa: BLE001 - the first one is raised
                     continue
             raise
-        return new_tuple(Receipt, (first, last))
+        return new_tuple(Receipt, (commit.first, commit.target))
+
+    def _admit(self, commit: Commit, scope: str, changes: Sequence[Change], level: Durability | None) -> None:
+        """Give a commit its sequences and put it before whoever leads next. Holds ``_lock``.
+
+        Waits while the scope is being retired: a task asks :meth:`_is_retiring` first.
+        """
+        owner = self._scopes.get(scope)
+        if owner is None or owner.blocked:
+            owner = self._unblock(scope)
+        wanted = owner.level if level is None or level < owner.level else level
+        if wanted is _PROCESS and not self._epoch_proved:
+            self._prove_epoch()
+        first = self._sequence + 1
+        last = self._sequence + len(changes)
+        if last > MAX_SEQUENCE:
+            raise LimitExceeded("the session has used up its sequences", "start a new session")
+        writes = commit.writes
+        for sequence, change, body in zip(range(first, last + 1), changes, commit.bodies, strict=True):
+            writes.append((sequence, change[0], change[1], body, change[3]))
+        commit.first, commit.target, commit.level = first, last, wanted
+        self._sequence = last
+        commit.owner = owner  # from here on it can be withdrawn
+        self._ask(owner, commit)
+        owner.pending.append(commit)
+        if commit.retires:
+            for retired in dict.fromkeys(commit.retires):
+                self._set_aside(commit, retired)
+
+    def _is_retiring(self, scope: str) -> bool:
+        """Whether a write to the scope would wait for the outcome of a retirement. Holds ``_lock``."""
+        state = self._scopes.get(scope)
+        return state is not None and bool(state.retiring) and self._unusable is None
 
     def flush(self, level: Durability | None = None) -> None:
         """Barrier: returns once everything admitted before is stored at its scope's level, or at ``level``."""
@@ -253,7 +277,7 @@ class Writer(Reading):
         with self._lock:
             before = {commit for state in self._scopes.values() for commit in state.retiring}
             while not all(commit.done for commit in before):
-                self._wait()
+                self._wait_or_lead()
             for state in self._scopes.values():
                 if isinstance(state.failure, WriteFailed):
                     state.failure = None  # tried again right here
@@ -263,15 +287,18 @@ class Writer(Reading):
             for state in self._scopes.values():
                 self._raise_failure(state)
 
-    def _ask_for_flush(self, level: Durability | None) -> list[tuple[ScopeState, Ticket]]:
-        """A ticket for every scope that has something to store or to sync."""
+    def _ask_for_flush(
+        self, level: Durability | None, loop: AbstractEventLoop | None = None
+    ) -> list[tuple[ScopeState, Ticket]]:
+        """A ticket for every scope that has something to store or to sync; ``loop``: of the task that waits."""
         asked: list[tuple[ScopeState, Ticket]] = []
         for state in self._scopes.values():
             wanted = max(state.level, level or state.level)
             log = state.log
             unsynced = wanted is Durability.POWER and log is not None and log.born and not log.synced
             if state.pending or unsynced:
-                ticket = Ticket(last_of(state.pending), wanted)
+                waiter = loop.create_future() if loop is not None else None
+                ticket = Ticket(last_of(state.pending), wanted, waiter)
                 self._ask(state, ticket)
                 asked.append((state, ticket))
         return asked

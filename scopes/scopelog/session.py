@@ -11,7 +11,7 @@ from scopelog_engine.errors import InvalidAddress, InvalidInput, MixedCommit
 from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, Address, Record
 from scopelog_engine.reader import Reader
 from scopelog_engine.recovery import Recovery
-from scopelog_engine.writer import Receipt, Writer
+from scopelog_engine.writer import Change, Receipt, Writer
 
 from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_sequence, check_tag
 
@@ -88,7 +88,7 @@ class _Reads:
         Raises, like every read: :class:`CorruptLog`, :class:`ReadFailed`, a kind of :class:`HandleUnusable`.
         """
         if not isinstance(address, Value):
-            raise _not("a value's address", address)
+            raise not_a("a value's address", address)
         record = self._source.get(address.scope_id, address.address)
         return default if record is None else record.value
 
@@ -96,7 +96,7 @@ class _Reads:
         """The values of one namespace whose keys start with ``prefix``, by code point order of their keys."""
         check_name("namespace", namespace)
         check_name("prefix", prefix)
-        return _entries(self._source.scan(_id_of(scope), namespace, prefix))
+        return entries_of(self._source.scan(id_of(scope), namespace, prefix))
 
     def read(
         self,
@@ -113,8 +113,8 @@ class _Reads:
         What is pending in the list is joined and sealed by this, so that what was shown never changes.
         Raises :class:`InvalidAddress` for arguments that mean nothing, and what :meth:`get` raises.
         """
-        descending = _check_page(target, cursor, order, limit, stop_at_tag)
-        return _elements(
+        descending = check_page(target, cursor, order, limit, stop_at_tag)
+        return elements_of(
             self._source.read(
                 target.scope_id,
                 target.address,
@@ -168,23 +168,8 @@ class Session(_Reads):
         failed, :class:`LogPoisoned` after that; the failure of an earlier flush of the scope, this commit then not
         begun; a kind of :class:`HandleUnusable`.
         """
-        _check_level(durability)
-        if isinstance(writes, Write):
-            raise InvalidInput("commit was given one write, not a list of them", "put it into a list")
-        changes = []
-        scope_id: str | None = None
-        for write in writes:
-            if not isinstance(write, Write):
-                raise InvalidInput(f"a commit holds a {type(write).__name__}", "make writes with addresses and scopes")
-            if scope_id is None:
-                scope_id = write.scope_id
-            elif write.scope_id != scope_id:
-                raise MixedCommit(
-                    f"the commit writes to {_named(scope_id)} and to {_named(write.scope_id)}",
-                    "commit to one scope at a time",
-                )
-            changes.append(write.change)
-        return self._writer.commit(scope_id or SESSION.id, changes, durability)
+        scope_id, changes = changes_of(writes, durability)
+        return self._writer.commit(scope_id, changes, durability)
 
     def append(self, target: List[Scope], element: Json, tag: str | None = None) -> int:
         """Stage an element through the write-behind window; returns its sequence at once.
@@ -198,7 +183,7 @@ class Session(_Reads):
         try:
             place = target.place
         except AttributeError:
-            raise _not("a list's address", target) from None
+            raise not_a("a list's address", target) from None
         return self._append(place, element, tag)
 
     def flush(self, durability: Durability | None = None) -> None:
@@ -206,15 +191,15 @@ class Session(_Reads):
 
         Raises :class:`WriteFailed` (what is staged stays staged), :class:`OutcomeUnknown`, :class:`LogPoisoned`.
         """
-        _check_level(durability)
+        check_level(durability)
         self._writer.flush(durability)
 
     # --- state ------------------------------------------------------------------------------------
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
         """Highest sequence of the scope that is stored at its level, or at ``durability`` if higher; 0 if none."""
-        _check_level(durability)
-        return self._writer.durable_sequence(_id_of(scope), durability)
+        check_level(durability)
+        return self._writer.durable_sequence(id_of(scope), durability)
 
     def stats(self) -> dict[str, int | float]:
         """Counters of this handle as plain data; see scopes/README.md for the list."""
@@ -265,8 +250,8 @@ class SessionReader(_Reads):
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
         """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
-        _check_level(durability)
-        return self._reader.durable_sequence(_id_of(scope), durability)
+        check_level(durability)
+        return self._reader.durable_sequence(id_of(scope), durability)
 
     def stats(self) -> dict[str, int]:
         """Size and position as plain data: bytes of log, living scopes, last sequence, creation time in ms.
@@ -295,7 +280,28 @@ class SessionReader(_Reads):
         self.close()
 
 
-def _check_level(level: Durability | None) -> None:
+def changes_of(writes: Iterable[Write[S]], durability: Durability | None) -> tuple[str, list[Change]]:
+    """The scope and the changes of a commit. Raises :class:`MixedCommit`, :class:`InvalidInput`."""
+    check_level(durability)
+    if isinstance(writes, Write):
+        raise InvalidInput("commit was given one write, not a list of them", "put it into a list")
+    changes: list[Change] = []
+    scope_id: str | None = None
+    for write in writes:
+        if not isinstance(write, Write):
+            raise InvalidInput(f"a commit holds a {type(write).__name__}", "make writes with addresses and scopes")
+        if scope_id is None:
+            scope_id = write.scope_id
+        elif write.scope_id != scope_id:
+            raise MixedCommit(
+                f"the commit writes to {_named(scope_id)} and to {_named(write.scope_id)}",
+                "commit to one scope at a time",
+            )
+        changes.append(write.change)
+    return scope_id or SESSION.id, changes
+
+
+def check_level(level: Durability | None) -> None:
     if level is not None and type(level) is not Durability:
         raise InvalidInput(f"{level!r} is no durability level", "pass Durability.PROCESS or Durability.POWER")
 
@@ -304,28 +310,28 @@ def _named(scope_id: str) -> str:
     return f"the scope {scope_id!r}" if scope_id else "the session scope"
 
 
-def _entries(records: list[Record]) -> list[Entry]:
+def entries_of(records: list[Record]) -> list[Entry]:
     return [Entry(r.address.key, r.value, r.sequence) for r in records if r.address is not None]
 
 
-def _elements(records: list[Record]) -> list[Element]:
+def elements_of(records: list[Record]) -> list[Element]:
     return [Element(r.sequence, r.value, r.argument) for r in records]  # type: ignore[arg-type]
 
 
-def _id_of(scope: Scope) -> str:
+def id_of(scope: Scope) -> str:
     if not isinstance(scope, Scope):
-        raise _not("a scope", scope)
+        raise not_a("a scope", scope)
     return scope.id
 
 
-def _not(what: str, given: object) -> InvalidInput:
+def not_a(what: str, given: object) -> InvalidInput:
     return InvalidInput(f"a {type(given).__name__} was given where {what} is wanted", "see scopelog.value and list_of")
 
 
-def _check_page(target: object, cursor: int | None, order: str, limit: int | None, stop_at_tag: str | None) -> bool:
+def check_page(target: object, cursor: int | None, order: str, limit: int | None, stop_at_tag: str | None) -> bool:
     """Raise :class:`InvalidAddress` for arguments of a read that mean nothing; True if the order is descending."""
     if not isinstance(target, List):
-        raise _not("a list's address", target)
+        raise not_a("a list's address", target)
     if cursor is not None:
         check_sequence("cursor", cursor)
     if limit is not None and (type(limit) is not int or limit < 0):

@@ -1,0 +1,326 @@
+"""scopelog for asyncio: the same stores, sessions and readers, their calls awaited.
+
+A session may be used by any number of loops and threads at once: :class:`AsyncSession` is a face of a
+:class:`Session`, and ``AsyncSession(session)`` gives a session that was opened elsewhere that face. See
+scopes/README.md, "asyncio".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Final, Self
+
+from scopelog_engine.awaiting import AsyncWriter, in_thread
+from scopelog_engine.check import Finding
+from scopelog_engine.clock import Clock
+from scopelog_engine.durability import Durability
+from scopelog_engine.elements import Json
+from scopelog_engine.fs import FileSystem
+from scopelog_engine.recovery import Recovery
+from scopelog_engine.writer import Receipt
+
+from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_tag
+from .session import (
+    Element,
+    Entry,
+    LogRecord,
+    Order,
+    Session,
+    SessionReader,
+    changes_of,
+    check_level,
+    check_page,
+    elements_of,
+    entries_of,
+    id_of,
+    not_a,
+)
+from .store import Store
+
+_RECORDS_AT_ONCE: Final = 256
+
+__all__ = ["AsyncSession", "AsyncSessionReader", "AsyncStore"]
+
+
+class AsyncSession:
+    """A session open for writing, for tasks. ``sync`` is the same session for threads.
+
+    Every call raises what its counterpart in :class:`Session` raises. Cancelled, a commit is either not stored and
+    raises ``CancelledError``, or is stored and returns; the cancellation then arrives at the next await.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.sync = session
+        self._writer = AsyncWriter(session._writer)
+
+    @property
+    def id(self) -> str:
+        return self.sync.id
+
+    @property
+    def epoch(self) -> int:
+        """A number that every open for write raises."""
+        return self.sync.epoch
+
+    @property
+    def recovery(self) -> Recovery:
+        """See :attr:`Session.recovery`."""
+        return self.sync.recovery
+
+    async def commit(self, writes: Iterable[Write[S]], *, durability: Durability | None = None) -> Receipt:
+        """See :meth:`Session.commit`. Commits of tasks that run in one iteration of their loop share one sync."""
+        scope_id, changes = changes_of(writes, durability)
+        return await self._writer.commit(scope_id, changes, durability)
+
+    async def append(self, target: List[Scope], element: Json, tag: str | None = None) -> int:
+        """See :meth:`Session.append`. Does not suspend, but where the scope is being retired or the bound on what may
+        wait is reached."""
+        if tag is not None:
+            check_tag(tag)
+        try:
+            place = target.place
+        except AttributeError:
+            raise not_a("a list's address", target) from None
+        return await self._writer.append(place, element, tag)
+
+    async def flush(self, durability: Durability | None = None) -> None:
+        """See :meth:`Session.flush`. Cancelled, what was admitted before is stored all the same."""
+        check_level(durability)
+        await self._writer.flush(durability)
+
+    async def get(self, address: Value[Scope], default: Json = None) -> Json:
+        """See :meth:`Session.get`."""
+        if not isinstance(address, Value):
+            raise not_a("a value's address", address)
+        record = await self._writer.get(address.scope_id, address.address)
+        return default if record is None else record.value
+
+    async def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
+        """See :meth:`Session.scan`."""
+        check_name("namespace", namespace)
+        check_name("prefix", prefix)
+        return entries_of(await self._writer.scan(id_of(scope), namespace, prefix))
+
+    async def read(
+        self,
+        target: List[Scope],
+        *,
+        cursor: int | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Element]:
+        """See :meth:`Session.read`. A long read lets other tasks run every millisecond."""
+        descending = check_page(target, cursor, order, limit, stop_at_tag)
+        return elements_of(
+            await self._writer.read(
+                target.scope_id,
+                target.address,
+                cursor=cursor,
+                descending=descending,
+                limit=limit,
+                stop_at_tag=stop_at_tag,
+            )
+        )
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        return self.sync.scopes()
+
+    def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
+        """See :meth:`Session.durable_seq`."""
+        return self.sync.durable_seq(scope, durability)
+
+    def stats(self) -> dict[str, int | float]:
+        """See :meth:`Session.stats`."""
+        return self.sync.stats()
+
+    async def close(self, *, force: bool = False) -> None:
+        """See :meth:`Session.close`. Commits that other tasks wait for are stored first."""
+        await self._writer.close(force=force)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close(force=True)
+
+
+class AsyncSessionReader:
+    """A session open for reading, without its lock, for tasks; its calls run in threads. ``sync``: the same reader."""
+
+    def __init__(self, reader: SessionReader) -> None:
+        self.sync = reader
+
+    @property
+    def id(self) -> str:
+        return self.sync.id
+
+    async def get(self, address: Value[Scope], default: Json = None) -> Json:
+        """See :meth:`SessionReader.get`."""
+        return await in_thread(lambda: self.sync.get(address, default))
+
+    async def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[Entry]:
+        """See :meth:`SessionReader.scan`."""
+        return await in_thread(lambda: self.sync.scan(namespace, prefix, scope=scope))
+
+    async def read(
+        self,
+        target: List[Scope],
+        *,
+        cursor: int | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Element]:
+        """See :meth:`SessionReader.read`."""
+        return await in_thread(
+            lambda: self.sync.read(target, cursor=cursor, order=order, limit=limit, stop_at_tag=stop_at_tag)
+        )
+
+    async def records(self) -> AsyncIterator[LogRecord]:
+        """See :meth:`SessionReader.records`; fetched some hundred at a time."""
+        records = self.sync.records()
+        while some := await in_thread(lambda: _some(records)):
+            for record in some:
+                yield record
+
+    async def refresh(self) -> None:
+        """See :meth:`SessionReader.refresh`."""
+        await in_thread(self.sync.refresh)
+
+    def scopes(self) -> list[str]:
+        """Ids of the ephemeral scopes that are alive, sorted."""
+        return self.sync.scopes()
+
+    def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
+        """See :meth:`SessionReader.durable_seq`."""
+        return self.sync.durable_seq(scope, durability)
+
+    def stats(self) -> dict[str, int]:
+        """See :meth:`SessionReader.stats`."""
+        return self.sync.stats()
+
+    async def close(self) -> None:
+        self.sync.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncStore:
+    """An open store, for tasks. ``sync`` is the same store for threads.
+
+    ::
+
+        async with await AsyncStore.open("agent.store") as store:
+            session = await store.session("chat-1")
+            await session.commit([list_of("chat", "messages").append({"role": "user", "text": "hi"})])
+
+    Opening, deleting, checking and listing run in threads.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.sync = store
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        window_ms: float = 100,
+        durability: Durability = Durability.POWER,
+        scope_durability: Durability = Durability.PROCESS,
+        pending_bytes: int = 4 * 1024 * 1024,
+        clock: Clock | None = None,
+        fs: FileSystem | None = None,
+    ) -> Self:
+        """See :meth:`Store.open`."""
+        return cls(
+            await in_thread(
+                lambda: Store.open(
+                    path,
+                    create=create,
+                    window_ms=window_ms,
+                    durability=durability,
+                    scope_durability=scope_durability,
+                    pending_bytes=pending_bytes,
+                    clock=clock,
+                    fs=fs,
+                ),
+                undo=Store.close,
+            )
+        )
+
+    @property
+    def path(self) -> str:
+        return self.sync.path
+
+    @property
+    def id(self) -> str:
+        """The store's 128-bit id in hex."""
+        return self.sync.id
+
+    async def session(
+        self,
+        session_id: str,
+        *,
+        window_ms: float | None = None,
+        durability: Durability | None = None,
+        scope_durability: Durability | None = None,
+        pending_bytes: int | None = None,
+    ) -> AsyncSession:
+        """See :meth:`Store.session`."""
+        return AsyncSession(
+            await in_thread(
+                lambda: self.sync.session(
+                    session_id,
+                    window_ms=window_ms,
+                    durability=durability,
+                    scope_durability=scope_durability,
+                    pending_bytes=pending_bytes,
+                ),
+                undo=lambda session: session.close(force=True),
+            )
+        )
+
+    async def reader(self, session_id: str) -> AsyncSessionReader:
+        """See :meth:`Store.reader`."""
+        return AsyncSessionReader(
+            await in_thread(lambda: self.sync.reader(session_id), undo=lambda reader: reader.close())
+        )
+
+    async def sessions(self) -> list[str]:
+        """See :meth:`Store.sessions`."""
+        return await in_thread(self.sync.sessions)
+
+    async def delete_session(self, session_id: str) -> None:
+        """See :meth:`Store.delete_session`."""
+        await in_thread(lambda: self.sync.delete_session(session_id))
+
+    async def check(self, session_id: str | None = None) -> list[Finding]:
+        """See :meth:`Store.check`."""
+        return await in_thread(lambda: self.sync.check(session_id))
+
+    async def close(self, *, force: bool = False) -> None:
+        """See :meth:`Store.close`."""
+        await in_thread(lambda: self.sync.close(force=force))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close(force=True)
+
+
+def _some(records: Iterator[LogRecord]) -> list[LogRecord]:
+    return list(islice(records, _RECORDS_AT_ONCE))
