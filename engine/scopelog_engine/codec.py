@@ -35,10 +35,13 @@ class _Codec(threading.local):
 _codec = _Codec()
 
 
-def compress(raw: bytes, *, waiting: bool = False) -> bytes:
-    """One zstd frame with content size and checksum. ``waiting``: somebody waits for it, so a small one is quick."""
+def compress(raw: bytes, *, waiting: bool = False, crowd: bool = False) -> bytes:
+    """One zstd frame with content size and checksum. ``waiting``: somebody waits for it, so a small one is quick.
+    ``crowd``: many do, so that time counts for more than size."""
     size = len(raw)
-    if size < _SMALL:
+    if crowd:
+        level = _WAITING
+    elif size < _SMALL:
         level = _WAITING if waiting else _PATIENT
     else:
         level = next(level for below, level in _STEPS if size < below)

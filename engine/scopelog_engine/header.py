@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from .codec import BadPayload, compress, decompress
 from .errors import CorruptLog, ForeignFile, NewerFormat
-from .frame import NO_MARK, Fault, Frame, Short, encode_frame, parse_frame
+from .frame import NO_MARK, Fault, Frame, Short, digest_at, encode_frame, parse_frame
 from .layout import (
     FORMAT_MAJOR,
     FORMAT_MINOR,
@@ -70,6 +71,7 @@ def new_header(
     return Header((FORMAT_MAJOR, FORMAT_MINOR), kind, store, session, scope, time, base, first, after)
 
 
+@lru_cache(maxsize=64)
 def digest_of(header: Header) -> int:
     """The 16 bits that every envelope of a file carries: of the store's id, and of which log of it this is."""
     owner = [header.store, header.kind, header.session, header.scope, str(header.first), str(header.generation)]
@@ -99,7 +101,12 @@ def encode_header(header: Header, *, epoch: int, sequence: int) -> tuple[bytes, 
     )
 
 
+class _Version(msgspec.Struct):
+    scopelog: tuple[int, int]
+
+
 _decode = msgspec.json.Decoder(Header).decode
+_decode_version = msgspec.json.Decoder(_Version).decode
 
 
 def parse_header(data: bytes, path: str) -> tuple[Header, Frame]:
@@ -116,24 +123,20 @@ def parse_header(data: bytes, path: str) -> tuple[Header, Frame]:
         raise CorruptLog(path=path, offset=0, sequence=0, reason="header", detail="its first frame is no header")
     try:
         raw = decompress(data[frame.payload_offset : frame.end], frame.raw_length, MAX_HEADER_BYTES)
-        version = msgspec.json.decode(raw, type=_Version).scopelog
+        version = _decode_version(raw).scopelog
         if version[0] > FORMAT_MAJOR:
             raise NewerFormat(
                 f"{path} is of format {version[0]}.{version[1]}, this release reads {FORMAT_MAJOR}.x",
                 "open it with a newer scopelog",
             )
         header = _decode(raw)
-        if isinstance(parse_frame(data, 0, 0, digest_of(header)), Fault):
+        if digest_at(data, 0) != digest_of(header):
             raise BadPayload("its envelope carries the digest of another log")
     except (BadPayload, msgspec.MsgspecError, RecursionError) as error:
         raise CorruptLog(
             path=path, offset=0, sequence=0, reason="header", detail=f"its header is malformed ({error})"
         ) from None
     return header, frame
-
-
-class _Version(msgspec.Struct):
-    scopelog: tuple[int, int]
 
 
 def check_owner(header: Header, path: str, *, kind: str, store: str, session: str) -> None:

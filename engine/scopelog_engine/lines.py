@@ -83,6 +83,10 @@ class AddressTable:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def known(self, address: Address) -> int | None:
+        """The address's number if it has one."""
+        return self._ids.get(address)
+
     def number(self, address: Address, out: list[bytes]) -> int:
         """The address's number; its definition is added to ``out`` at first use."""
         known = self._ids.get(address)
@@ -139,9 +143,27 @@ def commit_line(writes: list[Write], size: int) -> Line:
 def encode_line(line: Line, base: int, milliseconds: int, table: AddressTable, notes: list[Note]) -> bytes:
     """One line, with its newline; ``base`` and ``milliseconds`` are the header's first sequence and the time since it.
     ``table`` and ``notes`` gain what the line defines and does."""
+    if not line.is_window and len(line.entries) == 1:  # the commonest commit of all, at once
+        sequence, code, address, body, argument = line.entries[0]
+        if code == APPEND and argument is None:
+            number = table.known(address)
+            if number is not None:
+                _note_append(notes, address, sequence)
+                return b"[%d,%d,[%d,%b]]\n" % (sequence - base, milliseconds, number, body)
     items: list[bytes] = [b"%d" % (line.first - base), b"%d" % milliseconds]
     (_window_items if line.is_window else _commit_items)(line.entries, items, table, notes)
     return b"[%b]\n" % b",".join(items)
+
+
+def _note_append(notes: list[Note], address: Address, sequence: int) -> None:
+    """One more element, of the run that the last note tells of if it goes on."""
+    first, elements = sequence, 1
+    if notes:
+        last = notes[-1]
+        if last.code == APPEND and last.argument is None and last.last == sequence - 1 and last.address == address:
+            first, elements = last.first, last.elements + 1
+            notes.pop()
+    notes.append(new_tuple(Note, (APPEND, address, first, sequence, elements, None)))
 
 
 def _window_items(entries: Sequence[Any], items: list[bytes], table: AddressTable, notes: list[Note]) -> None:
@@ -255,7 +277,7 @@ def decode_lines(raw: bytes, base: int, base_time: int, table: dict[int, Address
             if type(code) is int:
                 address = _address(table, code, LIST)
                 for element in item[1:]:
-                    yield Record(sequence, APPEND, address, element, None, time)
+                    yield new_tuple(Record, (sequence, APPEND, address, element, None, time))
                     sequence += 1
                 continue
             if code == _DEFINE:
@@ -264,9 +286,9 @@ def decode_lines(raw: bytes, base: int, base_time: int, table: dict[int, Address
                 table[item[1]] = Address(item[2], item[3], item[4])
                 continue
             if code == TAGGED and len(item) == 4 and type(item[2]) is str:
-                yield Record(sequence, APPEND, _address(table, item[1], LIST), item[3], item[2], time)
+                yield new_tuple(Record, (sequence, APPEND, _address(table, item[1], LIST), item[3], item[2], time))
             elif code == SET and len(item) == 3:
-                yield Record(sequence, SET, _address(table, item[1], VALUE), item[2], None, time)
+                yield new_tuple(Record, (sequence, SET, _address(table, item[1], VALUE), item[2], None, time))
             elif code == DELETE and len(item) == 2:
                 yield Record(sequence, DELETE, _address(table, item[1], None), None, None, time)
             elif code == TRIM and len(item) == 3 and type(item[2]) is int:

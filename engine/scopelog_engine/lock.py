@@ -30,6 +30,9 @@ class _Owner(msgspec.Struct):
     epoch: int = 0
 
 
+_decode_owner = msgspec.json.Decoder(_Owner).decode
+
+
 class WriterLock:
     """Held until :meth:`release`. ``last_epoch`` is the epoch the owner before us noted, 0 if unknown."""
 
@@ -123,7 +126,7 @@ if hasattr(os, "register_at_fork"):
 
 def _read_owner(file: File) -> _Owner:
     try:
-        owner = msgspec.json.decode(file.pread(_MAX_NOTE, 0).partition(b"\n")[0], type=_Owner)
+        owner = _decode_owner(file.pread(_MAX_NOTE, 0).partition(b"\n")[0])
         return owner if 0 <= owner.epoch < _MAX_EPOCH else _Owner(owner.pid, owner.since)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return _Owner()

@@ -71,6 +71,11 @@ def prepare(changes: Sequence[Change], waiter: Future[None] | None = None) -> Co
     """Freeze the changes of a commit: nothing of the caller's is looked at again."""
     if not changes:
         raise InvalidInput("the commit is empty", "give it at least one write")
+    if len(changes) == 1:
+        code, address, value, argument = changes[0]
+        if code == APPEND and argument is None and address is not None:  # the commonest commit of all, at once
+            body = freeze(value)[0]
+            return Commit([body], _PROCESS, [], names_bytes(address) + len(body) + NAMES_BYTES, waiter)
     size = NAMES_BYTES
     bodies: list[bytes] = []
     retires: list[str] = []
@@ -250,8 +255,10 @@ class Writer(Reading):
         if last > MAX_SEQUENCE:
             raise LimitExceeded("the session has used up its sequences", "start a new session")
         writes = commit.writes
-        for sequence, change, body in zip(range(first, last + 1), changes, commit.bodies, strict=True):
+        sequence = first
+        for change, body in zip(changes, commit.bodies, strict=True):
             writes.append((sequence, change[0], change[1], body, change[3]))
+            sequence += 1
         commit.first, commit.target, commit.level = first, last, wanted
         self._sequence = last
         commit.owner = owner  # from here on it can be withdrawn
