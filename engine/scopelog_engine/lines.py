@@ -18,6 +18,7 @@ Readers skip items with an unknown code (each takes one sequence) and lines that
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -166,8 +167,20 @@ def _note_append(notes: list[Note], address: Address, sequence: int) -> None:
     notes.append(new_tuple(Note, (APPEND, address, first, sequence, elements, None)))
 
 
+_body, _tag, _list = itemgetter(2), itemgetter(3), itemgetter(4)  # of a staged entry
+_UNTAGGED: Final = {None}
+
+
 def _window_items(entries: Sequence[Any], items: list[bytes], table: AddressTable, notes: list[Note]) -> None:
     expected = entries[0][0]
+    count = len(entries)
+    if (
+        entries[-1][0] - expected == count - 1
+        and len(set(map(_list, entries))) == 1
+        and set(map(_tag, entries)) == _UNTAGGED
+    ):
+        _end_run(list(map(_body, entries)), entries[0][1], expected + count, table, items, notes)  # the usual window
+        return
     run: list[bytes] = []  # adjacent untagged elements of one list
     run_address: Address | None = None
     for entry in entries:

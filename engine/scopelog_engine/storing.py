@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -219,9 +220,7 @@ class Storing(Looping):
         target = 0
         for ticket in tickets:
             target = max(target, ticket.target)
-        count = len(pending)
-        while count and sequence_of(pending[count - 1]) > target:
-            count -= 1
+        count = bisect_right(pending, target, key=sequence_of)
         if state is self._main and len(self._doomed) >= _DOOMED_LIMIT:
             tickets = [*tickets, Ticket(0, _POWER)]  # a session at PROCESS: its retired scopes' files pile up
         # From here on an interruption leaves the tickets in two places at most, never in none.
@@ -388,12 +387,7 @@ class Storing(Looping):
         self, state: ScopeState, batch: list[Any], commits: list[Commit], kept: list[Staged] | None, stored: bool
     ) -> None:
         """The batch leaves what is pending; of one that was not stored, the staged elements stay, as joined."""
-        last = sequence_of(batch[-1])
-        count = 0
-        for entry in state.pending:
-            if sequence_of(entry) > last:
-                break
-            count += 1
+        count = bisect_right(state.pending, sequence_of(batch[-1]), key=sequence_of)
         freed = 0
         if len(batch) > len(commits):
             freed = staged_bytes(staged_of(batch) if commits else batch)
