@@ -24,12 +24,15 @@ class BadPayload(ValueError):
 
 class _Codec(threading.local):
     def __init__(self) -> None:
-        levels = {_WAITING, _PATIENT, *(level for _, level in _STEPS)}
-        self.compressors = {
-            level: zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-            for level in levels
-        }
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}  # by level, made at first use
         self.decompressor = zstandard.ZstdDecompressor()
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        known = self.compressors.get(level)
+        if known is None:
+            known = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+            self.compressors[level] = known
+        return known
 
 
 _codec = _Codec()
@@ -45,7 +48,7 @@ def compress(raw: bytes, *, waiting: bool = False, crowd: bool = False) -> bytes
         level = _WAITING if waiting else _PATIENT
     else:
         level = next(level for below, level in _STEPS if size < below)
-    return _codec.compressors[level].compress(raw)
+    return _codec.compressor(level).compress(raw)
 
 
 def decompress(payload: bytes, raw_length: int, limit: int) -> bytes:

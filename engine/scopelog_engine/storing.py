@@ -37,6 +37,7 @@ from .state import Outcome, Work, staged_bytes, staged_of
 
 _log = logging.getLogger(__name__)
 _DOOMED_LIMIT: Final = 128  # files of retired scopes that wait for a sync, before one is made for them
+_CROWD: Final = 4  # scopes stored in one go from which on they are a crowd
 PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
@@ -294,7 +295,7 @@ class Storing(Looping):
                 self._anchor(log)
             if log is not None:
                 if lines:
-                    log.append(lines, self._env.clock.wall_ms(), sync=work.sync)
+                    log.append(lines, self._env.clock.wall_ms(), sync=work.sync, crowd=len(self._work) > _CROWD)
                 elif work.sync:
                     log.sync()
         except ScopelogError as failure:
