@@ -256,6 +256,9 @@ class AsyncWriter:
             future = request.future
             if future.done() and not future.cancelled() and future.exception() is None and undo is not None:
                 undo(future.result())
+            with writer._lock:
+                if request in writer._requests:
+                    writer._requests.remove(request)
             raise
 
     async def _quickly(self, call: Callable[[], T]) -> T:

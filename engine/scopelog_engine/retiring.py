@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Retiring(SessionState):
-    """The part of a session that ends scopes. Every method holds ``_lock``; each may be done twice."""
+    """The part of a session that ends scopes. Its methods hold ``_lock`` unless they say so; each may be done twice."""
 
     def _set_aside(self, commit: Commit, scope: str) -> None:
         """A retirement was admitted: what waits in the scope's window is held back until its outcome is known."""
@@ -77,19 +77,24 @@ class Retiring(SessionState):
         state.gone = True  # last: until then it is dropped again after an interruption
 
     def _unlink_doomed(self) -> None:
-        """Remove sidecars whose retirement is durable at POWER. A failure is no failure of any commit."""
-        main = self._main.log
-        durable = main.durable_sequence if main is not None else 0
-        left: list[tuple[str, int]] = []
-        for path, boundary in self._doomed:
-            if boundary > durable:
-                left.append((path, boundary))
-                continue
+        """Remove sidecars whose retirement is durable at POWER. A failure is no failure of any commit.
+
+        Does not hold ``_lock``, for a slow disk must not hold up admissions. Two threads may do it at once.
+        """
+        with self._lock:
+            main = self._main.log
+            durable = main.durable_sequence if main is not None else 0
+            due = [path for path, boundary in self._doomed if boundary <= durable]
+        gone: set[str] = set()
+        for path in due:
             try:
                 self._env.fs.unlink(path)
             except FileNotFoundError:
-                continue
+                pass  # by an interrupted attempt, or another thread
             except OSError as error:
                 _log.warning("%s could not be removed: %s; it will be tried again", path, error)
-                left.append((path, boundary))
-        self._doomed = left
+                continue
+            gone.add(path)
+        if gone:
+            with self._lock:
+                self._doomed = [entry for entry in self._doomed if entry[0] not in gone]

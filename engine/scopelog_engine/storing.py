@@ -75,6 +75,8 @@ class Storing(Looping):
             for work in self._work:
                 work.outcome = self._store(work)
             self._conclude()
+            if self._doomed:
+                self._unlink_doomed()
         except BaseException:
             for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
                 try:
@@ -254,8 +256,6 @@ class Storing(Looping):
             del self._work[0]
         if interrupted:
             self._bytes = sum(staged_bytes(staged_of(s.pending) + s.aside) for s in self._scopes.values())
-        if self._doomed:
-            self._unlink_doomed()
         self._gate = self._readers
         if self._requests:
             self._serve(idle=True)
