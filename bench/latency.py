@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,10 +20,10 @@ import lmdb
 from scopelog import Store, ephemeral, list_of
 
 from .results import Row, Skipped
+from .run import Run
 from .workloads import join_text
 
-_ROUNDS: Final = 40
-_ROUND: Final = 60
+_ROUND: Final = 60  # commits of one contestant in a row
 _RECORD_BYTES: Final = 200
 _RATE_APPENDS: Final = 100_000
 _PACED_SECONDS: Final = 5
@@ -36,14 +35,14 @@ FLAT_OUT: Final = "flat out"
 Step = Callable[[int], object]
 
 
-def _records(count: int) -> list[dict[str, Any]]:
-    """Different JSON records of 200 bytes each."""
+def records_of(count: int, size: int = _RECORD_BYTES) -> list[dict[str, Any]]:
+    """Different JSON records of ``size`` bytes each, from 40 on; those under 100 have no role and no id."""
     made = []
     for n in range(count):
-        record = {"seq": n, "role": "assistant", "id": f"{n * 2654435761 % 2**32:08x}", "text": ""}
-        record["text"] = "".join(f"{(n + k) * 7919 % 9973} " for k in range(60))[
-            : _RECORD_BYTES - len(json.dumps(record))
-        ]
+        record: dict[str, Any] = {"seq": n, "text": ""}
+        if size >= 100:
+            record = {"seq": n, "role": "assistant", "id": f"{n * 2654435761 % 2**32:08x}", "text": ""}
+        record["text"] = "".join(f"{(n + k) * 7919 % 9973} " for k in range(60))[: size - len(json.dumps(record))]
         made.append(record)
     return made
 
@@ -126,7 +125,7 @@ def _bare(where: Path, records: list[dict[str, Any]]) -> Iterator[Step]:
         yield write
 
 
-def commits(base: Path) -> list[Row | Skipped]:
+def commits(run: Run) -> list[Row | Skipped]:
     """L1: one durable record at a time, in turns; sqlite after its WAL has been recycled."""
     rows: list[Row | Skipped] = []
     contestants = {
@@ -140,15 +139,15 @@ def commits(base: Path) -> list[Row | Skipped]:
     if find_spec("rocksdict") is None:
         del contestants["rocksdict"]
         rows.append(Skipped("L1 rocksdict", "rocksdict is not installed (extra `bench`)"))
-    warm = 1_500  # sqlite reuses its WAL from the first checkpoint on, after 1,000 pages
-    records = _records(warm + _ROUNDS * _ROUND)
+    warm = run.size(1_500, 10)  # sqlite reuses its WAL from the first checkpoint on, after 1,000 pages
+    records = records_of(warm + run.size(40, 1) * _ROUND)
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     clock = time.perf_counter
     with ExitStack() as stack:
-        where = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=base)))
+        where = stack.enter_context(run.directory())
         steps = {name: stack.enter_context(make(where, records)) for name, make in contestants.items()}
         for name, step in steps.items():
-            for n in range(warm if name.startswith("sqlite") else 100):
+            for n in range(warm if name.startswith("sqlite") else min(warm, 100)):
                 step(n)
         for start in range(warm, len(records), _ROUND):
             for name, step in steps.items():
@@ -195,11 +194,10 @@ def _timed(count: int, step: Step) -> float:
     return time.perf_counter() - started
 
 
-def _append_rates(base: Path, frames: list[dict[str, Any]]) -> dict[str, float]:
+def _append_rates(run: Run, frames: list[dict[str, Any]]) -> dict[str, float]:
     """Records a second: each contestant stores all frames; the product's last window is flushed within the time."""
     count = len(frames)
-    with tempfile.TemporaryDirectory(dir=base) as name:
-        where = Path(name)
+    with run.directory() as where:
         rates: dict[str, float] = {}
         with Store.open(where / "store") as store, store.session("bench") as session:
             append = session.append
@@ -231,15 +229,15 @@ def _append_rates(base: Path, frames: list[dict[str, Any]]) -> dict[str, float]:
     return rates
 
 
-def _single_appends(base: Path, pace: str) -> list[float]:
+def _single_appends(run: Run, pace: str) -> list[float]:
     """Seconds of single appends while the flusher stores their windows. ``pace``: how the time between is spent."""
-    count = 4 * _RATE_APPENDS if pace == FLAT_OUT else _PACED_RATE * _PACED_SECONDS
+    count = run.size(4 * _RATE_APPENDS if pace == FLAT_OUT else _PACED_RATE * _PACED_SECONDS, 1_000)
     frames = _frames(1000)
     taken: list[float] = []
     clock = time.perf_counter
     with (
-        tempfile.TemporaryDirectory(dir=base) as where,
-        Store.open(Path(where) / "store") as store,
+        run.directory() as where,
+        Store.open(where / "store") as store,
         store.session("bench") as session,
     ):
         target = ephemeral("op").list_of("pi", "pending")
@@ -260,12 +258,12 @@ def _single_appends(base: Path, pace: str) -> list[float]:
     return taken
 
 
-def appends(base: Path) -> list[Row | Skipped]:
+def appends(run: Run) -> list[Row | Skipped]:
     """L2: staged appends through the public API; best of three turns each, since only the rate of the code counts."""
-    frames = _frames(_RATE_APPENDS)
+    frames = _frames(run.size(_RATE_APPENDS, 1_000))
     best: dict[str, float] = {}
-    for _ in range(3):
-        for name, rate in _append_rates(base, frames).items():
+    for _ in range(run.size(3, 1)):
+        for name, rate in _append_rates(run, frames).items():
             best[name] = max(rate, best.get(name, 0.0))
     rows: list[Row | Skipped] = []
     for product in ("scopelog", "scopelog, joined"):
@@ -275,7 +273,7 @@ def appends(base: Path) -> list[Row | Skipped]:
                 Row("L2 append rate", best[product], rival, best[rival], "/s", target, at_least=True, note=note)
             )
     for pace, judged in ((BUSY, True), (ASLEEP, False), (FLAT_OUT, True)):
-        taken = _single_appends(base, pace)
+        taken = _single_appends(run, pace)
         for share, label, target in ((0.5, "p50", 1.0), (0.99, "p99", 10.0), (0.999, "p99.9", 40.0)):
             figure = percentile(taken, share) * 1e6
             rows.append(Row(f"L2 one append, {label}", figure, "", 0, "us", target if judged else None, note=pace))

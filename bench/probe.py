@@ -40,9 +40,11 @@ class Cost(NamedTuple):
 class Probe:
     """Runs commands in fresh directories below ``base`` and tells what they cost."""
 
-    def __init__(self, base: Path, environment: dict[str, str]) -> None:
+    def __init__(self, base: Path, environment: dict[str, str], *, idle_seconds: float = 2) -> None:
+        """``idle_seconds``: how long the idle machine is watched."""
         self.base = base
         self.environment = environment
+        self._idle_seconds = idle_seconds
         self.strace = shutil.which("strace")
         self._idle: float | None = None
 
@@ -132,7 +134,7 @@ class Probe:
             os.sync()
             before = self._sectors()
             started = time.perf_counter()
-            time.sleep(2)
+            time.sleep(self._idle_seconds)
             os.sync()
             rate = ((self._sectors() or 0) - (before or 0)) * _SECTOR / (time.perf_counter() - started)
             self._idle = rate

@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from .probe import Cost, Probe
 from .results import Row, Skipped
+from .run import Run
 
 RIVAL_WINDOW: Final = 200  # ms; the product's own default is measured too
 OWN_WINDOW: Final = 100
@@ -119,14 +120,15 @@ def _cost(probe: Probe, name: str, workload: str, window_ms: int = RIVAL_WINDOW)
 def whole_workload(
     probe: Probe,
     letter: str,
-    workload: Path,
+    workload: str,
     dsh: Dsh | Skipped,
     wanted: Callable[[str], bool],
     say: Callable[[str], None],
+    against: dict[str, tuple[str, ...]] = _RIVALS,
 ) -> list[Row | Skipped]:
-    """All W rows of one workload, W7 left out."""
+    """All W rows of one workload, W7 left out. ``workload``: what :func:`contestants.records_of` takes."""
     say(f"workload {letter}: scopelog")
-    ours = {window: _cost(probe, "scopelog", str(workload), window) for window in (RIVAL_WINDOW, OWN_WINDOW)}
+    ours = {window: _cost(probe, "scopelog", workload, window) for window in (RIVAL_WINDOW, OWN_WINDOW)}
     theirs: dict[str, Cost] = {}
     rows: list[Row | Skipped] = []
     if isinstance(dsh, Skipped):
@@ -135,11 +137,11 @@ def whole_workload(
         kinds = {NATIVE: False, ALL_CHECKPOINTS: True} if letter == "b" else {NATIVE: False}
         for name, checkpoints in kinds.items():
             say(f"workload {letter}: {name}")
-            command = dsh.command(str(workload), checkpoints=checkpoints)
+            command = dsh.command(workload, checkpoints=checkpoints)
             theirs[name] = probe.run(command, baseline=dsh.baseline())
-    for name in _RIVALS[letter]:
+    for name in against[letter]:
         say(f"workload {letter}: {name}")
-        theirs[name] = _cost(probe, name, str(workload))
+        theirs[name] = _cost(probe, name, workload)
     for measure in MEASURES:
         if letter not in measure.targets or not wanted(measure.name):
             continue
@@ -165,10 +167,15 @@ def _compare(
     return Row(label, product, name, rival, measure.unit, target, note=note)
 
 
-def growth(probe: Probe, say: Callable[[str], None]) -> list[Row | Skipped]:
+def quick_workload(probe: Probe, wanted: Callable[[str], bool], say: Callable[[str], None]) -> list[Row | Skipped]:
+    """The W rows of a few made-up deltas against one rival: only to show that they work."""
+    dsh = Skipped("DSH", "left out of quick runs")
+    return whole_workload(probe, "a", "synthetic:50", dsh, wanted, say, {"a": ("JSONL + fdatasync",)})
+
+
+def growth(run: Run, probe: Probe) -> list[Row | Skipped]:
     """W7: bytes handed to the operating system per delta, in one message of 100,000 deltas and in one of 1,000."""
-    say("growth")
-    per_delta: Sequence[float] = [
-        _cost(probe, "scopelog", f"synthetic:{count}").handed / count for count in (100_000, 1_000)
-    ]
-    return [Row("W7 handed per delta, 100,000", per_delta[0], "scopelog at 1,000", per_delta[1], "bytes", 1.15)]
+    run.say("growth")
+    long, short = run.size(100_000, 500), run.size(1_000, 50)
+    ours, theirs = (_cost(probe, "scopelog", f"synthetic:{count}").handed / count for count in (long, short))
+    return [Row(f"W7 handed per delta, {long:,}", ours, f"scopelog at {short:,}", theirs, "bytes", 1.15)]

@@ -1,14 +1,28 @@
-"""The replay that the measurements rest on: what it records, where, and in how many commits. Nothing is timed."""
+"""What the measurements rest on: what is recorded, by product and rivals alike, and that every row comes out.
+
+Nothing is timed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from bench import loops, measure, sessions, streams
 from bench.contestants import CONTESTANTS
+from bench.kept import Kept
+from bench.latency import records_of
 from bench.results import Row, table
 from bench.workloads import MESSAGES, TOOL_OUTPUT_KEPT, Record, join_text, read_workload, replay, synthetic
-from scopelog import ManualClock, Store, ephemeral, value
+from scopelog import ManualClock, Store, ephemeral, list_of, value
 from scopelog.session import SessionReader
 
 TOOL_RUN = [
@@ -112,3 +126,137 @@ def test_verdicts_follow_the_direction_of_the_target() -> None:
     assert Row("L", 0.9, "", 0, "us", 1.0).verdict == "met"
     assert Row("W", 1, "rival", 2, "bytes").verdict == ""
     assert "missed" in table([Row("W", 17, "rival", 100, "bytes", 0.16)])
+
+
+# --- the rows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [*measure.SECTIONS, "W"])
+def test_every_row_comes_out_and_none_is_judged_when_quick(
+    row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows check themselves that product and rivals read and list the same."""
+    measure.main(["--quick", "--large", "--json", "--dir", str(tmp_path), row])
+    said = json.loads(capsys.readouterr().out)
+    assert said["rows"] or said["skipped"]
+    for found in said["rows"]:
+        assert found["measure"].startswith(row)
+        assert math.isfinite(found["product"]) and found["verdict"] == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- long sessions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sessions.CONTESTANTS)
+def test_everybody_reads_back_the_end_of_what_they_wrote(name: str, tmp_path: Path) -> None:
+    if name == "rocksdict":
+        pytest.importorskip("rocksdict")
+    sessions.build(name, tmp_path, 300)
+    found = sessions.tail(name, tmp_path, 100)
+    assert found["last"] == 299
+    assert found["seconds"] > 0 and found["rchar"] >= 0
+
+
+def test_a_session_that_is_not_as_it_was_written_is_noticed(tmp_path: Path) -> None:
+    sessions.build("JSONL", tmp_path, 100)
+    file = tmp_path / "session.jsonl"
+    file.write_text(file.read_text().replace("assistant", "assistent"))
+    with pytest.raises(ValueError, match="not as they were written"):
+        sessions.tail("JSONL", tmp_path, 50)
+
+
+def test_what_was_kept_is_put_back_in_place(tmp_path: Path) -> None:
+    """An index may tell a copy of its store by its files' inodes, so that they must stay the same."""
+    where = tmp_path / "where"
+    (where / "sub").mkdir(parents=True)
+    for name in ("changed", "longer", "gone", "sub/same"):
+        (where / name).write_text(name)
+    inodes = {name: (where / name).stat().st_ino for name in ("changed", "longer")}
+    kept = Kept(where, tmp_path / "copy")
+    for _ in range(2):
+        with kept.used() as used:
+            (used / "changed").write_text("CHANGED")
+            (used / "longer").write_text("longer than it was")
+            (used / "gone").unlink()
+            (used / "sub" / "new").write_text("new")
+        found = {str(file.relative_to(where)): file.read_text() for file in where.rglob("*") if file.is_file()}
+        assert found == {name: name for name in ("changed", "longer", "gone", "sub/same")}
+        assert {name: (where / name).stat().st_ino for name in inodes} == inodes
+
+
+# --- on the loop ------------------------------------------------------------------------------------
+
+
+def _rows(path: Path, query: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+def _stored_by_scopelog(where: Path) -> list[Any]:
+    with Store.open(where / "store") as store, store.reader("bench") as reader:
+        return [e.element for e in reader.read(list_of("chat", "messages"))]
+
+
+def _stored_by_sqlite(name: str) -> Callable[[Path], list[Any]]:
+    return lambda where: [json.loads(body) for (body,) in _rows(where / name, "SELECT body FROM records")]
+
+
+STORED = {
+    "scopelog": _stored_by_scopelog,
+    loops.ONE_BY_ONE: _stored_by_sqlite("one.db"),
+    loops.EXECUTOR: _stored_by_sqlite("executor.db"),
+    loops.GROUPED: _stored_by_sqlite("grouped.db"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_tasks_store_every_record_they_commit(name: str, tmp_path: Path) -> None:
+    records = records_of(50, 60)
+
+    async def commit_all() -> None:
+        async with loops.CONTESTANTS[name](tmp_path) as commit:
+            assert await loops.throughput(commit, records, 16) > 0
+
+    asyncio.run(commit_all())
+    assert sorted(STORED[name](tmp_path), key=lambda record: record["seq"]) == records
+
+
+@pytest.mark.parametrize("name", loops.CONTESTANTS)
+def test_on_a_busy_loop_every_commit_is_counted(name: str, tmp_path: Path) -> None:
+    async def commit_some() -> list[float]:
+        async with loops.CONTESTANTS[name](tmp_path) as commit:
+            return await loops.saturated(commit, records_of(10), 4, 0.02)
+
+    taken = asyncio.run(commit_some())
+    assert len(taken) >= 4
+    if name in STORED:
+        assert len(STORED[name](tmp_path)) == len(taken)
+
+
+def test_streams_store_the_same_whoever_stores_them(tmp_path: Path) -> None:
+    count, seconds = 3, 0.1
+    expected = ["".join(f" word{n * 7919 % 9973}" for n in range(int(seconds * streams.RATE)))] * count
+    for number, name in enumerate((streams.JOINED, streams.SESSIONS, streams.PLAIN, "sqlite NORMAL, rows")):
+        where = tmp_path / str(number)
+        where.mkdir()
+        assert 0 < asyncio.run(streams.share(streams.CONTESTANTS[name], where, count, seconds)) < 10
+        found = ["" for _ in range(count)]
+        if name.startswith("sqlite"):
+            for stream, body in _rows(where / "deltas.db", "SELECT stream, body FROM deltas ORDER BY id"):
+                found[stream] += json.loads(body)["d"]
+        else:
+            with Store.open(where / "store") as store:
+                for stream in range(count):
+                    session = f"s-{stream}" if name == streams.SESSIONS else "bench"
+                    with store.reader(session) as reader:
+                        pending = reader.read(ephemeral(f"op-{stream}").list_of("pi", "pending"))
+                        found[stream] = "".join(e.element["d"] for e in pending)
+        assert found == expected, name
+
+
+@pytest.mark.parametrize("size", [60, 200])
+def test_records_have_the_size_asked_for(size: int) -> None:
+    records = records_of(100, size)
+    assert {len(json.dumps(record)) for record in records} == {size}
+    assert len({json.dumps(record) for record in records}) == 100
