@@ -66,6 +66,7 @@ def consistency_check(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
             continue
         seen.add(store.path)
         with Store.open(store.path, create=False) as again:
+            assert _unsound(again.check(deep=True)) == []
             assert _unsound(again.check()) == []
 
 

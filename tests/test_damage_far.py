@@ -27,6 +27,10 @@ from scopelog_engine.codec import compress, decompress
 from scopelog_engine.frame import Frame, encode_frame
 from scopelog_engine.header import digest_of, parse_header
 from scopelog_engine.layout import KIND_BATCH, KIND_INDEX
+from scopelog_engine.lines import Address, Record
+from scopelog_engine.stretch import Tail
+from scopelog_engine.totals import Totals
+from scopelog_engine.view import LogView
 
 from .stores import CHAT, MAIN, MESSAGES, Image, flip, frames_of, image_of, lay, unsound
 
@@ -263,3 +267,72 @@ def test_hole_before_index_frames_that_no_mark_covers(place: int, store_path: Pa
         with store.session(CHAT) as session:
             assert not session.recovery
             assert numbers(session.read(MESSAGES)) == list(range(place + 1))
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("seed", range(24))
+def test_check_finds_the_same_damage_whether_it_decodes_or_not(seed: int, long: Image, store_path: Path) -> None:
+    """A bit anywhere below the newest index frame: the checksums of the stretches tell that something is wrong, the
+    frames what and where. One flip, one zeroed run, one frame swapped with the next a seed."""
+    rng = Random(seed)
+    frames = frames_of(long[MAIN])
+    last = [frame for frame in frames if frame.kind == KIND_INDEX][-1]
+    data = bytearray(long[MAIN])
+    where = rng.randrange(frames[0].end, last.end)
+    if seed % 3 == 0:
+        data[where] ^= 1 << rng.randrange(8)
+    elif seed % 3 == 1:
+        stop = min(where + rng.choice((1, 64, 4096)), last.end)
+        if not any(data[where:stop]):
+            data[where] = 1
+        data[where:stop] = bytes(stop - where)
+    else:
+        number = rng.randrange(1, len(frames) - 4)
+        one, two = frames[number], frames[number + 1]
+        data[one.offset : two.end] = data[two.offset : two.end] + data[one.offset : one.end]
+    assert bytes(data) != long[MAIN]
+    lay(store_path, long | {MAIN: bytes(data)})
+    with Store.open(store_path) as store:
+        quick, deep = unsound(store.check()), unsound(store.check(deep=True))
+    assert worst(quick) == 2
+    assert [(f.severity, f.offset, f.reason) for f in quick] == [(f.severity, f.offset, f.reason) for f in deep]
+
+
+def test_check_decodes_nothing_that_a_stretch_vouches_for(
+    long: Image, store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gigabyte is checked in a second or two, not in two minutes, because it is not decoded."""
+    lay(store_path, long)
+    decoded: list[int] = []
+    decode_frame = LogView.decode_frame
+
+    def counting(view: LogView, frame: Frame, payload: bytes, numbers: dict[int, Address]) -> list[Record]:
+        decoded.append(frame.offset)
+        return decode_frame(view, frame, payload, numbers)
+
+    monkeypatch.setattr(LogView, "decode_frame", counting)
+    newest = [frame for frame in frames_of(long[MAIN]) if frame.kind == KIND_INDEX][-1]
+    with Store.open(store_path) as store:
+        assert store.check() == [] and [offset for offset in decoded if offset < newest.offset] == []
+        assert store.check(deep=True) == [] and len(decoded) > COUNT / 2
+
+
+@pytest.mark.damages
+def test_only_a_deep_check_sees_what_was_written_wrongly_between_good_checksums(
+    long: Image, store_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index frame that tells another number of elements than its stretch holds: a writer's fault, no disk's."""
+    index_body = Tail.index_body
+
+    def lying(tail: Tail, totals: Totals | None) -> bytes:
+        body = msgspec.json.decode(index_body(tail, totals))
+        body["l"][0][3] += 1
+        return msgspec.json.encode(body)
+
+    monkeypatch.setattr(Tail, "index_body", lying)
+    with Store.open(store_path, clock=ManualClock()) as store, store.session(CHAT) as session:
+        for number in range(300):
+            session.commit([MESSAGES.append([number, Random(number).randbytes(300).hex()])])
+    with Store.open(store_path) as store:
+        assert store.check() == []
+        assert {finding.reason for finding in store.check(deep=True)} == {"index"}

@@ -6,13 +6,14 @@ Each test's docstring tells what went wrong once.
 from __future__ import annotations
 
 import errno
+import os
 from collections import Counter
 from random import Random
 from typing import Any, Final
 
 import pytest
 
-from fuzz.simdisk import SimDisk
+from fuzz.simdisk import SimDisk, SimFile
 from scopelog import (
     CorruptLog,
     Durability,
@@ -22,6 +23,7 @@ from scopelog import (
     ReadFailed,
     Session,
     Store,
+    ephemeral,
     list_of,
     value,
 )
@@ -270,3 +272,26 @@ def test_an_index_frame_that_nests_deeply_is_reported_by_a_typed_error() -> None
     with pytest.raises(CorruptLog, match="index"):
         elements(session)
     assert "index" in {finding.reason for finding in unsound(store.check())}
+
+
+def test_a_main_log_that_a_sidecar_gave_birth_to_is_born_once() -> None:
+    """A sidecar's first batch at POWER needs main, and gave birth to it; main's own first batch, taken in the same
+    round, did not look again: it made a second main over the first, and where that failed it removed both."""
+    made: list[str] = []
+
+    class Counting(SimDisk):
+        def create(self, path: str) -> SimFile:
+            made.append(os.path.basename(path))
+            return super().create(path)
+
+    disk = Counting()
+    store = Store.open("/store", fs=disk, clock=ManualClock(), scope_durability=Durability.POWER)
+    session = store.session("chat")
+    session.append(list_of("chat", "messages"), "history")
+    session.append(ephemeral("op").list_of("chat", "text"), "partial")
+    session.flush()
+    assert made.count("main.zst.tmp") == 1
+    store.close()
+    with Store.open("/store", fs=disk, clock=ManualClock()) as again:
+        assert again.check() == []
+        assert [e.element for e in again.session("chat").read(list_of("chat", "messages"))] == ["history"]

@@ -1,8 +1,10 @@
 """check: prove a store sound, byte by byte, without changing it.
 
-Every frame's checksum and place in the chain is verified from the header on, every payload is decoded, every index
-frame is held against the stretch it describes, and sidecars are held against main. A log that its writer is
-appending to has no end that could be judged: there only what lies before the end so far is.
+The bytes of every closed stretch are held against the checksum in the index frame that closes it, and the index frames
+against each other; behind the last one, and wherever that fails, every frame's checksum and place in the chain is
+verified, every payload decoded and every index frame held against what it describes. ``deep`` does this everywhere: it
+finds, too, what a faulty writer (or a forger) has put between good checksums. Sidecars are held against main. A log
+that its writer is appending to has no end that could be judged: there only what lies before the end so far is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from zlib import crc32
 from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, ReadFailed, ScopelogError, StoreLocked
 from .frame import Fault, Frame
 from .fs import FileSystem
-from .header import KIND_MAIN, KIND_SCOPE, check_owner, digest_of
+from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner, digest_of
 from .layout import (
     ASIDE_SUFFIX,
     KIND_BATCH,
@@ -72,15 +74,15 @@ class Checked(Protocol):
     identity: str
 
 
-def check_store(store: Checked, session: str | None = None) -> list[Finding]:
+def check_store(store: Checked, session: str | None = None, *, deep: bool = False) -> list[Finding]:
     """All findings, the store's own file first. Raises :class:`NoSuchSession` for a session that is not there."""
     try:
-        return _check_store(store, session)
+        return _check_store(store, session, deep)
     except OSError as error:
         raise ReadFailed(f"{store.path} could not be read ({error})", "check the disk and its permissions") from error
 
 
-def _check_store(store: Checked, session: str | None) -> list[Finding]:
+def _check_store(store: Checked, session: str | None, deep: bool) -> list[Finding]:
     fs = store.fs
     if session is not None:
         name = session_dir_name(session)
@@ -97,7 +99,7 @@ def _check_store(store: Checked, session: str | None) -> list[Finding]:
         if not fs.is_dir(directory):
             continue
         try:
-            findings += _check_session(store, directory)
+            findings += _check_session(store, directory, deep)
         except FileNotFoundError:
             continue  # deleted meanwhile
         except OSError as error:
@@ -124,16 +126,16 @@ def _check_store_file(fs: FileSystem, path: str) -> Iterator[Finding]:
         file.close()
 
 
-def _check_session(store: Checked, directory: str) -> list[Finding]:
+def _check_session(store: Checked, directory: str, deep: bool) -> list[Finding]:
     """Look without the lock; only if something is wrong take it, so that a live tail is not called torn."""
-    found = _Session(store, directory)
+    found = _Session(store, directory, deep)
     found.run(judge=False)
     if not found.doubtful:
         return found.findings
     try:
         lock = WriterLock.acquire(store.fs, os.path.join(directory, LOCK_FILE), create=False)
     except FileNotFoundError:  # nobody can be writing
-        found = _Session(store, directory)
+        found = _Session(store, directory, deep)
         found.run(judge=True)
         return found.findings
     except StoreLocked as error:
@@ -143,7 +145,7 @@ def _check_session(store: Checked, directory: str) -> list[Finding]:
         found.findings.append(Finding(NOTE, directory, 0, 0, "lock", f"the lock could not be taken ({error})"))
         return found.findings
     try:
-        again = _Session(store, directory)
+        again = _Session(store, directory, deep)
         again.run(judge=True)
         return again.findings
     finally:
@@ -151,8 +153,9 @@ def _check_session(store: Checked, directory: str) -> list[Finding]:
 
 
 class _Session:
-    def __init__(self, store: Checked, directory: str) -> None:
+    def __init__(self, store: Checked, directory: str, deep: bool) -> None:
         self._store = store
+        self._deep = deep
         self._fs = store.fs
         self._directory = directory
         self._session = ""
@@ -201,8 +204,11 @@ class _Session:
                 self._session = header.session
                 if session_dir_name(header.session) != os.path.basename(self._directory):
                     self._add(DAMAGE, path, 0, 0, "foreign", f"its header names the session {header.session!r}")
-            end = self._verify(handle, path, first, header_cap=frame_cap(header))
-            found = survey(handle.file, path, judge=judge, whole=True)
+            newest = None if self._deep else _newest_index(handle, path)
+            if newest is not None and not _stretches_hold(handle, path, header, first, newest):
+                newest = None  # frame by frame then: it will be found out where, and of what kind it is
+            end = self._verify(handle, path, header, newest or first)
+            found = survey(handle.file, path, judge=judge, whole=newest is None)
             self._judge(found, path, judge, end)
             if kind == KIND_MAIN:
                 self._main_last = found.last.last
@@ -244,24 +250,24 @@ class _Session:
             length = found.size - found.end
             self._add(TORN, path, found.end, found.last.last, fault.name.lower(), f"{length} bytes: {fault.value}")
 
-    def _verify(self, handle: Handle, path: str, first: Frame, header_cap: int) -> int:
-        """Follow the whole chain, decode every payload, compare every index frame. Returns where the chain ends."""
-        header, _ = read_header(handle.file, path)
+    def _verify(self, handle: Handle, path: str, header: Header, start: Frame) -> int:
+        """Follow the chain from a frame that begins a stretch, decode every payload, compare every index frame.
+        Returns where the chain ends."""
         size = handle.file.size()
         view = LogView(handle, path, header, size)
-        walk = Walk(handle.file, path, first.end, first, size, digest_of(header), header_cap)
+        walk = Walk(handle.file, path, start.end, start, size, digest_of(header), frame_cap(header))
         numbers: dict[int, Address] = {}
-        tail = Tail(first.end, 0)
-        offset = first.end
+        tail = view.open_stretch(start if start.kind == KIND_INDEX else None, start.end, [], {})
+        offset = start.end
         for frame, payload in walk:
             if frame.kind == KIND_INDEX:
                 self._compare(frame, payload, tail, path)
-                tail = Tail(frame.end, frame.offset)
+                tail = Tail(frame.end, frame.offset, tail.totals_when_closed(frame.mark), frame.mark)
                 numbers = {}
             else:
                 records = view.decode_frame(frame, payload, numbers) if frame.kind == KIND_BATCH else []
                 tail.number(numbers)
-                tail.take(frame, offset, [note_of(record) for record in records])
+                tail.take(frame, offset, [note_of(r) for r in records], records[-1].time if records else 0)
                 data = handle.file.pread(frame.end - offset, offset)
                 tail.crc = crc32(data, tail.crc)
             offset = frame.end
@@ -280,9 +286,36 @@ class _Session:
             and closed.lists == tail.lists
             and closed.values == tail.values
             and closed.retired == tail.retired
+            and closed.totals in (None, tail.totals_when_closed(frame.mark))
         )
         if not same:
             self._add(DAMAGE, path, frame.offset, frame.last, "index", "an index frame does not describe its stretch")
+
+
+def _newest_index(handle: Handle, path: str) -> Frame | None:
+    """The newest index frame of the chain, as far as a look from the end can tell."""
+    try:
+        return survey(handle.file, path, judge=False).newest_index
+    except CorruptLog:
+        return None
+
+
+def _stretches_hold(handle: Handle, path: str, header: Header, first: Frame, newest: Frame) -> bool:
+    """Whether all bytes from the header to the end of an index frame are what their writer checksummed."""
+    view = LogView(handle, path, header, newest.end)
+    try:
+        stretch = view.closed(newest.offset)
+        while True:
+            if view.crc(stretch.start, stretch.end) != stretch.crc:
+                return False
+            if not stretch.previous:
+                return stretch.start == first.end
+            older = view.closed(stretch.previous)
+            if older.index.end != stretch.start or older.index.last > stretch.index.first:
+                return False
+            stretch = older
+    except CorruptLog:
+        return False
 
 
 _REASONS: Final[dict[type[ScopelogError], str]] = {

@@ -9,6 +9,7 @@ flusher too, :data:`GRACE` later.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import ScopelogError
@@ -57,8 +58,10 @@ class Looping(Retiring):
                 self._want_to_lead.add(loop)
                 return
         env = self._env
-        if not (env.pace.quick or env.pace.inline(env.clock.monotonic())) and WRITERS.submit(self._lead_all):
-            return
+        if not env.pace.quick:
+            now = env.clock.monotonic()
+            if not env.pace.inline(now) and WRITERS.submit(partial(self._lead_all, now)):
+                return
         syncs, seconds = self.counters.syncs, self.counters.sync_seconds
         try:
             self._lead(_SLICE)
@@ -76,11 +79,13 @@ class Looping(Retiring):
                 if self._asked:
                     self._lead_soon(loop)
 
-    def _lead_all(self) -> None:
-        """In a worker thread."""
+    def _lead_all(self, asked: float) -> None:
+        """In a worker thread, which was asked to at monotonic second ``asked``."""
         try:
             while self._lead():
-                pass
+                now = self._env.clock.monotonic()
+                self._env.pace.handed_over(now - asked, now)
+                asked = now
         except Exception as error:  # noqa: BLE001 - told to those who wait
             self._fail_tasks(error)
 
@@ -138,11 +143,11 @@ class Looping(Retiring):
             if request.idle and not idle:
                 left.append(request)
                 continue
-            failure: ScopelogError | None = None
+            failure: Exception | None = None
             answer: Any = None
             try:
                 answer = request.answer()
-            except ScopelogError as error:
+            except Exception as error:  # noqa: BLE001 - told to the task that asked: whoever serves it is another one
                 failure = error
             if answer is NOT_YET:
                 left.append(request)
@@ -156,7 +161,7 @@ class Looping(Retiring):
             self._woken = []
 
 
-def _deliver(request: Request, answer: Any, failure: ScopelogError | None) -> None:
+def _deliver(request: Request, answer: Any, failure: Exception | None) -> None:
     loop = request.future.get_loop()
     if loop is running_loop():
         _resolve(request, answer, failure)
@@ -168,7 +173,7 @@ def _deliver(request: Request, answer: Any, failure: ScopelogError | None) -> No
             request.undo(answer)
 
 
-def _resolve(request: Request, answer: Any, failure: ScopelogError | None) -> None:
+def _resolve(request: Request, answer: Any, failure: Exception | None) -> None:
     future = request.future
     if future.done():
         if failure is None and request.undo is not None:
