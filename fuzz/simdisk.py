@@ -186,6 +186,7 @@ class SimDisk:
     def __init__(self, capacity: int | None = None, preallocates: bool = True) -> None:
         self.capacity = capacity
         self.preallocates: bool = preallocates
+        self.memory_maps = False
         self.trace: list[tuple[str, ...]] = []
         self.steps = 0
         self.reads = 0

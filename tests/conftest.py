@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ def consistency_check(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     opened: list[Store] = []
     original = Store.open.__func__  # type: ignore[attr-defined]
 
+    @functools.wraps(original)
     def recording(cls: type[Store], *args: Any, **keywords: Any) -> Store:
         store: Store = original(cls, *args, **keywords)
         opened.append(store)

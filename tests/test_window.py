@@ -496,7 +496,8 @@ def test_a_failed_unlink_is_no_failure_of_the_commit_and_is_tried_again() -> Non
 # --- the flusher ------------------------------------------------------------------------------------------------------
 
 
-def test_one_thread_flushes_for_all_sessions_of_a_store(store_path: Path) -> None:
+def test_one_thread_flushes_for_all_sessions_of_a_store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scopelog_engine.store._SLOW_FLUSH", float("inf"))  # the disk is quick, whatever it takes
     fs = HookedFileSystem()
     written = threading.Semaphore(0)
     names: set[str] = set()

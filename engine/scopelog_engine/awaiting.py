@@ -17,10 +17,13 @@ from typing import Any, Final, TypeVar
 from .durability import Durability
 from .elements import Json
 from .errors import OutcomeUnknown, ScopelogError, WriteFailed
+from .info import SessionInfo, info_of, info_of_nothing
 from .lines import Address, Record, new_tuple
+from .looping import GRACE
 from .reading import commits_before, merged
-from .scope import Commit, Place, Staged
+from .scope import SESSION, Commit, Place, Staged
 from .state import NOT_YET, Request
+from .storing import PERSISTENCE
 from .view import LogView, page
 from .workers import WORKERS
 from .writer import Change, Receipt, Writer, prepare
@@ -47,31 +50,46 @@ class AsyncWriter:
         commit = prepare(changes, loop.create_future())
         try:
             while True:
+                if not writer._epoch_proved and writer._unproved():
+                    await self._prove_epoch(scope, level)
                 with writer._lock:
                     if not writer._is_retiring(scope):
                         writer._admit(commit, scope, changes, level)
                         owner = commit.owner
                         assert owner is not None
                         if owner.deadline is None:  # should the loop end before it has led
-                            owner.deadline = writer._env.clock.monotonic() + writer.settings.window
-                            writer._env.stand_by(writer, owner.deadline)
+                            when = writer._env.clock.monotonic() + writer.settings.window + GRACE
+                            owner.deadline = when if writer._env.stand_by(writer, when) else None
                         writer._lead_soon(loop)
                         break
                 await self._until(lambda: not writer._is_retiring(scope))
             assert commit.waiter is not None
             await commit.waiter
-        except asyncio.CancelledError:
-            if writer._withdraw(commit):
+        except asyncio.CancelledError as cancelled:
+            if self._withdrawn(commit):
                 raise
-            await self._settled(commit)  # or raises
+            await self._settled(commit, cancelled)  # or raises
         except BaseException:
-            writer._withdraw(commit)
+            self._withdrawn(commit)
             raise
         if commit.error is not None:
             raise commit.error.again() from commit.error
         return new_tuple(Receipt, (commit.first, commit.target))
 
-    async def _settled(self, commit: Commit) -> None:
+    def _withdrawn(self, commit: Commit) -> bool:
+        """See :meth:`Writer._withdraw`. Interrupted, it is done again: half withdrawn, a retirement would never end."""
+        kept: BaseException | None = None
+        for _ in range(PERSISTENCE):
+            try:
+                withdrawn = self._writer._withdraw(commit)
+                break
+            except BaseException as error:  # noqa: BLE001 - raised below
+                kept = kept or error
+        if kept is not None:
+            raise kept
+        return withdrawn
+
+    async def _settled(self, commit: Commit, cancelled: asyncio.CancelledError) -> None:
         """The committing task was cancelled while its commit was in a leader's hands: see the module's docstring."""
         writer = self._writer
         loop = asyncio.get_running_loop()
@@ -82,13 +100,22 @@ class AsyncWriter:
                 waiter = commit.waiter = loop.create_future()
             try:
                 await waiter
-            except asyncio.CancelledError:
-                continue  # it is being told already
+            except asyncio.CancelledError as again:
+                cancelled = again  # it is being told already
         if commit.error is not None and not isinstance(commit.error, OutcomeUnknown):
-            raise asyncio.CancelledError from commit.error  # nothing was stored
+            raise cancelled from commit.error  # nothing was stored
         task = asyncio.current_task()
         if task is not None:
-            loop.call_soon(_cancel_again, task)
+            loop.call_soon(_cancel_again, task, *cancelled.args)
+
+    async def _prove_epoch(self, scope: str, level: Durability | None) -> None:
+        """Before a commit that is not synced: as :meth:`Writer._admit`, whose sync could hold the loop."""
+        writer = self._writer
+        own = writer.settings.scope_level if scope else writer.settings.session_level
+        if max(own, level or own) is Durability.PROCESS:
+            with writer._lock:
+                writer._check()
+            await self._quickly(writer.prove_epoch)
 
     async def append(self, place: Place, element: Json, tag: str | None = None) -> int:
         """See :meth:`Writer.append`. Waits only for a retirement of the scope, or for room."""
@@ -97,7 +124,9 @@ class AsyncWriter:
             sequence = writer.append(place, element, tag, False)
             if sequence:
                 return sequence
-            if await self._until(lambda: not writer._is_retiring(place.scope_id)):
+            if writer._unproved():
+                await self._quickly(writer.prove_epoch)
+            elif await self._until(lambda: not writer._is_retiring(place.scope_id)):
                 await self._make_room(place.scope_id)
 
     async def _make_room(self, scope_id: str) -> None:
@@ -198,6 +227,16 @@ class AsyncWriter:
         finally:
             _leave((view, staged))
 
+    async def info(self) -> SessionInfo:
+        """See :meth:`Writer.info`."""
+        view, staged = await self._look(SESSION, None)
+        if view is None:
+            return info_of_nothing(self._writer.session)
+        try:
+            return await self._quickly(lambda: info_of(view, self._writer.session))
+        finally:
+            _leave((view, staged))
+
     async def _look(self, scope: str, address: Address | None) -> tuple[LogView | None, list[Staged]]:
         """As :meth:`Reading._look`, at a moment when nobody is storing and all commits admitted before have ended."""
         writer = self._writer
@@ -294,48 +333,65 @@ async def _of(waiter: asyncio.Future[None] | None) -> None:
     await waiter
 
 
-def _cancel_again(task: asyncio.Task[Any]) -> None:
+def _cancel_again(task: asyncio.Task[Any], message: str | None = None) -> None:
     """Deliver a cancellation that arrived while a commit was being stored, unless it was taken back since."""
     if task.cancelling():
         task.uncancel()
-        task.cancel()
+        task.cancel(message)
 
 
 async def in_thread(call: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
     """Run ``call`` in a worker thread and return what it returns; inline if there is no thread to be had.
 
     Cancelled, it first waits for the call's end, so that nothing goes on behind the caller's back; what the call
-    returned is then given to ``undo`` (in a thread again).
+    returned is then given to ``undo`` (in a thread again). So it is where the coroutine is closed, or its loop.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    result: list[T] = []
+    result: list[T] = []  # whoever pops it has it
     failure: list[BaseException] = []
+    begun = nobody_waits = False
 
     def run() -> None:
+        nonlocal begun
         try:
-            result.append(call())
+            if not begun:
+                begun = True
+                result.append(call())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             failure.append(error)
         try:
             loop.call_soon_threadsafe(_finish, done)
-        except RuntimeError:  # the loop is closed: nobody waits
-            if result and undo is not None:
-                undo(result[0])
+        except RuntimeError:  # the loop is closed
+            give_back()
+        if nobody_waits:
+            give_back()
+
+    def give_back() -> None:
+        try:
+            given = result.pop()
+        except IndexError:  # there is nothing, or somebody else was quicker
+            return
+        if undo is not None:
+            undo(given)
 
     if not WORKERS.submit(run):
         return call()
     cancelled: asyncio.CancelledError | None = None
-    while not done.done():
-        try:
-            await asyncio.shield(done)
-        except asyncio.CancelledError as error:
-            cancelled = error
+    try:
+        while not done.done():
+            try:
+                await asyncio.shield(done)
+            except asyncio.CancelledError as error:
+                cancelled = error
+    except BaseException:  # closed
+        nobody_waits = True
+        give_back()
+        raise
     if cancelled is not None:
         if result and undo is not None:
-            given = result[0]
-            await in_thread(lambda: undo(given))
-        raise cancelled
+            await in_thread(give_back)
+        raise cancelled from (failure[0] if failure else None)
     if failure:
         raise failure[0]
     return result[0]

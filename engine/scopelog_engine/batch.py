@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from .codec import compress
 from .frame import NO_MARK, encode_frame
@@ -10,6 +11,9 @@ from .header import Header, encode_header
 from .layout import FRAME_TARGET_BYTES, KIND_BATCH, KIND_CLOSE, KIND_INDEX
 from .lines import Line, Note, encode_line, new_tuple
 from .stretch import Span, Tail
+from .totals import NOTHING
+
+CROWD: Final = 8  # lines of one frame from which on its commits come from a crowd
 
 
 class Batch:
@@ -55,16 +59,17 @@ class Batch:
         data, self.previous = encode_header(self._header, epoch=self._epoch, sequence=self._sequence)
         self._frames.append(data)
         self.end += len(data)
-        return Tail(self.end, 0)
+        return Tail(self.end, 0, NOTHING)
 
     def close_stretch(self, tail: Tail) -> Tail:
         """The index frame that closes ``tail``. Returns the next stretch."""
-        body = tail.index_body()
+        totals = tail.totals_when_closed(self.end, self._mark)
+        body = tail.index_body(totals)
         first = tail.first or self._sequence
         self._add(KIND_INDEX, first, max(self._sequence, first), 0, len(body), compress(body), self._mark)
-        return Tail(self.end, tail.end)
+        return Tail(self.end, tail.end, totals, self._mark)
 
-    def add(self, lines: list[Line], tail: Tail, wall_ms: int, *, waiting: bool) -> None:
+    def add(self, lines: list[Line], tail: Tail, wall_ms: int, *, waiting: bool, crowd: bool = False) -> None:
         """Batch frames for the lines. The tail's table gains what they define (to be kept or undone by the caller)."""
         milliseconds = wall_ms - self._header.time
         base = self._header.first
@@ -82,14 +87,21 @@ class Batch:
             self._sequence = last
             offset = self.end
             data = self._add(
-                KIND_BATCH, first, last, len(group), len(text), compress(text, waiting=waiting), self._mark
+                KIND_BATCH,
+                first,
+                last,
+                len(group),
+                len(text),
+                compress(text, waiting=waiting, crowd=crowd or (waiting and len(group) > CROWD)),
+                self._mark,
             )
-            self.spans.append((new_tuple(Span, (offset, len(data), first, last)), data))
+            span = new_tuple(Span, (offset, len(data), first, last, len(group), self._mark, wall_ms))
+            self.spans.append((span, data))
             self.notes.append(notes)
 
-    def close(self, mark: int) -> None:
+    def close(self, mark: int) -> bytes:
         """The closing frame: everything before ``mark`` is durable."""
-        self._add(KIND_CLOSE, self._sequence, self._sequence, 0, 0, b"", mark)
+        return self._add(KIND_CLOSE, self._sequence, self._sequence, 0, 0, b"", mark)
 
     def _add(self, kind: int, first: int, last: int, commits: int, raw_length: int, payload: bytes, mark: int) -> bytes:
         data, self.previous = encode_frame(

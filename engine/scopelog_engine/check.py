@@ -262,7 +262,7 @@ class _Session:
         for frame, payload in walk:
             if frame.kind == KIND_INDEX:
                 self._compare(frame, payload, tail, path)
-                tail = Tail(frame.end, frame.offset, tail.totals_when_closed(frame.mark), frame.mark)
+                tail = Tail(frame.end, frame.offset, tail.totals_when_closed(frame.offset, frame.mark), frame.mark)
                 numbers = {}
             else:
                 records = view.decode_frame(frame, payload, numbers) if frame.kind == KIND_BATCH else []
@@ -286,7 +286,7 @@ class _Session:
             and closed.lists == tail.lists
             and closed.values == tail.values
             and closed.retired == tail.retired
-            and closed.totals in (None, tail.totals_when_closed(frame.mark))
+            and closed.totals in (None, tail.totals_when_closed(frame.offset, frame.mark))
         )
         if not same:
             self._add(DAMAGE, path, frame.offset, frame.last, "index", "an index frame does not describe its stretch")

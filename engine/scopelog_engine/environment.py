@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from .clock import Clock
 from .durability import Durability
 from .fs import FileSystem
+from .index import StoreIndex
+from .info import SessionInfo
 from .pace import Pace
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Environment(Protocol):
     pace: Pace
     identity: str
     """The store's id, in hex."""
+    index: StoreIndex | None
+    """None where there can be none."""
 
     def schedule(self, session: Scheduled, when: float) -> bool:
         """Have what is due at monotonic second ``when`` stored: by the loop that runs on this thread, which the
@@ -69,6 +73,13 @@ class Environment(Protocol):
 
     def forget(self, session: Scheduled) -> None:
         """The session was closed."""
+
+    @property
+    def keeps_catalogue(self) -> bool:
+        """Whether :meth:`closed` is of any use."""
+
+    def closed(self, info: SessionInfo, frame: bytes) -> None:
+        """A main log was closed cleanly: what it says, and the closing frame that it ends with."""
 
 
 class Counters:

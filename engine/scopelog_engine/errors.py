@@ -59,7 +59,8 @@ class InvalidElement(InvalidInput):
 
 
 class LimitExceeded(InvalidInput):
-    """Nesting over 256, an element over 64 MiB, or a commit over 256 MiB."""
+    """Nesting over 256, an element over 64 MiB, a commit over 256 MiB; a session's name over 1,024 bytes, its labels
+    over 64 KiB."""
 
 
 class InvalidId(InvalidInput):

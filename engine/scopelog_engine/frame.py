@@ -222,6 +222,12 @@ def parse_frame(data: bytes, position: int, base: int, digest: int | None) -> Fr
     )
 
 
+def digest_at(data: bytes, position: int) -> int:
+    """The digest of the log that a frame at ``data[position:]``, known to be one, belongs to."""
+    digest: int = _FIXED.unpack_from(data, position + SKIPPABLE_HEADER)[1]
+    return digest
+
+
 def follows(before: Frame, frame: Frame) -> Fault | None:
     """None if ``frame`` continues the chain after ``before``, else what is wrong with it."""
     if frame.previous != before.checksum:

@@ -20,17 +20,21 @@ if sys.platform != "win32":
 Identity = tuple[int, int]  # device and inode
 
 
-class File(Protocol):
-    """An open file. Offsets and lengths are in bytes."""
+class Readable(Protocol):
+    """What reading asks of a file. Offsets and lengths are in bytes."""
 
     def pread(self, length: int, offset: int) -> bytes:
         """At most ``length`` bytes at ``offset``; fewer only at the end of the file or on a short read."""
 
-    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
-        """Write at ``offset``; returns how many bytes were written, which may be fewer than asked."""
-
     def size(self) -> int:
         """Length by lseek: cheap, and asks for no time stamp."""
+
+
+class File(Readable, Protocol):
+    """An open file."""
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        """Write at ``offset``; returns how many bytes were written, which may be fewer than asked."""
 
     def truncate(self, length: int) -> None: ...
 
@@ -53,6 +57,8 @@ class FileSystem(Protocol):
 
     preallocates: bool
     """Whether :meth:`File.allocate` is worth calling."""
+    memory_maps: bool
+    """Whether paths are the operating system's own, so that LMDB can keep an index beside the logs."""
 
     def open(self, path: str) -> File:
         """Open an existing file for reading and writing. FileNotFoundError if missing."""
@@ -149,6 +155,7 @@ class OsFileSystem:
     """The operating system's disk. Files are 0600, directories 0700, descriptors are not inherited by exec."""
 
     preallocates = hasattr(os, "posix_fallocate") and sys.platform != "darwin"
+    memory_maps = True
 
     def open(self, path: str) -> File:
         return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
@@ -218,7 +225,7 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         done += count
 
 
-def read_all(file: File, length: int, offset: int) -> bytes:
+def read_all(file: Readable, length: int, offset: int) -> bytes:
     """Exactly ``length`` bytes at ``offset``, or fewer if the file ends before; short reads are continued."""
     data = file.pread(length, offset)
     if len(data) == length or not data:

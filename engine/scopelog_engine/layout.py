@@ -8,6 +8,7 @@ Store directory::
         main.zst              the session scope: history
         <first seq>.scope.zst one life of an ephemeral scope
         *.torn, *.aside       evidence kept by recovery
+    index/                    LMDB database and stamp: derived, may be removed at any time
     trash/                    sessions being deleted
 """
 
@@ -21,7 +22,7 @@ from urllib.parse import quote, unquote
 from .errors import InvalidId
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 0
+FORMAT_MINOR: Final = 1
 
 # --- magic numbers (little endian on disk) -----------------------------------------------------
 # zstd reserves 0x184D2A50 to 0x184D2A5F for skippable frames; the low nibble is our frame kind.
@@ -58,6 +59,10 @@ PREALLOCATE_BYTES: Final = 128 * 1024
 # --- names -------------------------------------------------------------------------------------
 STORE_FILE: Final = "store.zst"
 TRASH_DIR: Final = "trash"
+INDEX_DIR: Final = "index"
+INDEX_DATA: Final = "data.mdb"  # LMDB's own name for it
+INDEX_STAMP: Final = "STAMP"
+LMDB_LOCK: Final = "lock.mdb"  # of whoever opens the data file with LMDB's locks; we do not
 LOCK_FILE: Final = "LOCK"
 MAIN_FILE: Final = "main.zst"
 SESSION_SUFFIX: Final = ".session"
@@ -68,7 +73,9 @@ TEMP_SUFFIX: Final = ".tmp"
 
 _URI_SAFE: Final = "!~*'()"  # encodeURIComponent leaves these and [A-Za-z0-9-_.] as they are
 _MAX_DIR_BYTES: Final = 200
+_PLAIN_BYTES: Final = _MAX_DIR_BYTES - len(SESSION_SUFFIX)
 _HASHED_PREFIX: Final = 120
+_PLAIN_ID: Final = re.compile(r"[a-z0-9_-][a-z0-9._-]*")  # what a directory's name spells as it is
 _SCOPE_NAME: Final = re.compile(r"^(\d{16})\.scope\.zst$")
 
 
@@ -100,6 +107,8 @@ def session_dir_name(session_id: str) -> str:
     An id whose encoded form would be longer keeps its first characters and gets a digest; the header
     of its main log says the whole id.
     """
+    if len(session_id) <= _PLAIN_BYTES and _PLAIN_ID.fullmatch(session_id):
+        return session_id + SESSION_SUFFIX
     parts: list[str] = []
     for byte in session_id.encode("utf-8"):
         char = chr(byte)
@@ -118,6 +127,8 @@ def session_id_of_dir(name: str) -> str | None:
     """The id a directory name spells, or None if it is hashed (ask its header) or no session directory."""
     if not name.endswith(SESSION_SUFFIX) or "~" in name:
         return None
+    if len(name) <= _MAX_DIR_BYTES and _PLAIN_ID.fullmatch(name, 0, len(name) - len(SESSION_SUFFIX)):
+        return name[: -len(SESSION_SUFFIX)]
     try:
         candidate = unquote(name[: -len(SESSION_SUFFIX)], errors="strict")
     except UnicodeDecodeError:

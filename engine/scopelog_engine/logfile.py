@@ -18,7 +18,7 @@ from typing import Final
 
 from .batch import Batch
 from .environment import Counters
-from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, WriteFailed
+from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, ScopelogError, WriteFailed
 from .frame import encode_cover
 from .fs import File, FileSystem, read_all, write_all
 from .header import Header, digest_of
@@ -77,6 +77,7 @@ class LogFile:
         self.counters = counters
         self.touched = False  # whether this process has appended or repaired
         self.clean = False  # whether the log ends with a closing frame
+        self.closing: tuple[int, bytes] | None = None  # the closing frame that this process has written, and where
         self._monotonic = monotonic
         self._sync_parents = sync_parents
         self._names_synced = False
@@ -160,9 +161,10 @@ class LogFile:
 
     # --- append ---------------------------------------------------------------------------------
 
-    def append(self, lines: list[Line], wall_ms: int, *, sync: bool) -> None:
+    def append(self, lines: list[Line], wall_ms: int, *, sync: bool, crowd: bool = False) -> None:
         """Store the lines, one commit or window each, in order, and sync if asked. All of them or none.
 
+        ``crowd``: much else is to be stored, so that time counts for more than size.
         Raises :class:`WriteFailed` (nothing is stored), :class:`OutcomeUnknown` (a sync failed: the bytes are in the
         file, may or may not survive, and are not shown in this process),
         :class:`LogPoisoned`, :class:`HandleFenced`.
@@ -177,13 +179,14 @@ class LogFile:
             tail = self._view.growing_tail
             if tail.length >= STRETCH_BYTES:
                 tail = batch.close_stretch(tail)
+        self._adopting = self._suspect = True  # until it is undone, or adopted: an interruption may come anywhere
         try:
-            batch.add(lines, tail, wall_ms, waiting=sync)
+            batch.add(lines, tail, wall_ms, waiting=sync, crowd=crowd)
+            data = batch.data()
         except BaseException:
             tail.table.undo()
+            self._adopting = self._suspect = False
             raise
-        data = batch.data()
-        self._suspect = True
         try:
             if self._view is None:
                 self._create(data, sync)
@@ -301,7 +304,6 @@ class LogFile:
             self.sync_to(len(data))
 
     def _adopt(self, tail: Tail, batch: Batch, lines: list[Line]) -> None:
-        self._adopting = True
         for (span, data), notes in zip(batch.spans, batch.notes, strict=True):
             tail.defer(span, notes, data)
         view = self.view
@@ -323,10 +325,20 @@ class LogFile:
         """After a failed append: forget what it defined, and mend the file now if that is possible."""
         self.counters.failures += 1
         tail.table.undo()
+        self._adopting = False
         try:
             self._mend()
         except DurabilityError:
             _log.warning("%s could not be cut back after a failed write; it will be before the next one", self.path)
+
+    def take_back(self) -> None:
+        """Undo what an interrupted append left behind, now if that can be: it will be told as not stored."""
+        if not self._suspect or self.poison is not None:
+            return
+        try:
+            self._mend()
+        except (ScopelogError, OSError) as error:
+            _log.warning("%s could not be cut back after an interrupted write: %s", self.path, error)
 
     def _mend(self) -> None:
         """Undo what an append left behind that was not adopted."""
@@ -440,8 +452,10 @@ class LogFile:
 
     # --- close ----------------------------------------------------------------------------------
 
-    def close(self, *, clean: bool) -> None:
+    def close(self, *, clean: bool, last: Callable[[LogView, int], object] | None = None) -> None:
         """Let go of the file. ``clean``: sync first, then say so with a closing frame; else leave it as it is.
+
+        ``last`` is called with the view and the durable mark when all that is done, before the file is let go.
 
         A sync failure raises :class:`OutcomeUnknown`, with the file let go. A closing frame that cannot be written
         is no loss (the next open takes the end as unproved): it is logged.
@@ -452,6 +466,8 @@ class LogFile:
             if clean and self.poison is None and (self.touched or not self.clean):
                 self.sync()
                 self._write_closing()
+            if last is not None and self.poison is None:
+                last(self.view, self.durable)
         finally:
             self._closed = True
             self.view.handle.close()
@@ -461,9 +477,9 @@ class LogFile:
         batch = self._new_batch()
         if view.tail.length >= CLOSE_INDEX_BYTES:
             batch.close_stretch(view.tail)
-            batch.close(view.end)  # the index frame is not synced
+            closing = batch.close(view.end)  # the index frame is not synced
         else:
-            batch.close(batch.end)
+            closing = batch.close(batch.end)
         data = batch.data()
         try:
             view.handle.file.truncate(view.end)  # first: no state in between is odd, all before it is synced
@@ -472,4 +488,5 @@ class LogFile:
             self.counters.failures += 1
             _log.warning("%s could not be closed cleanly: %s; all that was acknowledged is on disk", self.path, error)
             return
+        self.closing = (batch.end - len(closing), closing)
         self.counters.bytes += len(data)

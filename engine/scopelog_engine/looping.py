@@ -12,7 +12,6 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import ScopelogError
 from .loops import running_loop, wake
 from .retiring import Retiring
 from .scope import ScopeState, Ticket

@@ -67,6 +67,8 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
             main = recover_main(fs, path, store=store.identity, session=session, report=report)
             opened.append(main)
         view = LogView.of_survey(main.handle, main.path, main.survey) if main is not None else None
+        if view is not None and store.index is not None:
+            view.index = store.index.log(os.path.basename(directory))
         sidecars = recover_sidecars(
             fs,
             directory,

@@ -25,8 +25,10 @@ from .errors import (
 )
 from .fs import FileSystem
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
+from .info import SessionInfo, info_of
 from .layout import KIND_HEADER, MAIN_FILE, scope_file_sequence
 from .lines import Address, Record
+from .logindex import LogIndex
 from .recovery import NO_RESOURCES
 from .scope import SESSION
 from .survey import Survey, survey
@@ -60,8 +62,11 @@ class _Snapshot:
 class Reader:
     """One session as it stood when the reader was opened, or last refreshed."""
 
-    def __init__(self, fs: FileSystem, directory: str, *, store: str, session: str) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, *, store: str, session: str, index: LogIndex | None = None
+    ) -> None:
         self.session = session
+        self._index = index
         self._fs = fs
         self._directory = directory
         self._store = store
@@ -126,7 +131,8 @@ class Reader:
         if not lives:
             return True
         try:
-            retired = main.retired_since(min(found.header.first for _, found in lives))
+            oldest = min(found.header.first for _, found in lives)
+            retired = main.retired_since(oldest, {found.header.scope for _, found in lives})
         except CorruptLog as error:  # main can still be read: up to the damage, and behind it by the tail
             fresh.undecided = error
             return True
@@ -142,7 +148,9 @@ class Reader:
         fresh.handles.append(handle)
         found = survey(handle.file, path, judge=False)
         check_owner(found.header, path, kind=kind, store=self._store, session=self.session)
-        return LogView.of_survey(handle, path, found), found
+        view = LogView.of_survey(handle, path, found)
+        view.index = self._index if kind == KIND_MAIN else None
+        return view, found
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -239,6 +247,23 @@ class Reader:
         return heapq.merge(*(of(scope) for scope in views), key=lambda item: item.record.sequence)
 
     # --- state ------------------------------------------------------------------------------------
+
+    def info(self) -> SessionInfo:
+        """What main says of the session at a glance."""
+        return self._answer(lambda: info_of(self._snapshot().views[SESSION], self.session))
+
+    def rebuild_index(self) -> int | None:
+        """Derive the index of main again, however short it is. Up to which offset it covers main then; None if it
+        could not be stored."""
+        now = self._snapshot()
+        if self._index is None or not self._index.rebuild(now.views[SESSION], now.surveys[SESSION].mark):
+            return None
+        return self._index.covered()
+
+    def index_covers(self) -> int:
+        """Up to which offset the index covers main, 0 if it does not."""
+        tree = self._index.tree(self._snapshot().views[SESSION], look=True) if self._index is not None else None
+        return tree.root.end if tree is not None else 0
 
     def last_sequence(self, scope: str) -> int:
         """Last sequence stored in a scope, 0 if the scope is not alive."""

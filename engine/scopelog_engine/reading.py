@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from .durability import Durability
 from .errors import HandleForked, ReadFailed
+from .info import SessionInfo, info_of, info_of_nothing
 from .lines import Address, Record
-from .scope import Commit, ScopeState, Staged
+from .scope import SESSION, Commit, ScopeState, Staged
 from .staging import join, staged_record
 from .state import staged_bytes, staged_of
 from .storing import Storing
@@ -128,10 +129,22 @@ class Reading(Storing):
         if state is None or state.log is None or not state.log.born:
             return None
         view = state.log.view.snapshot()
+        view.index = self._index if state is self._main else None
         view.handle.__enter__()
         return view
 
     # --- state ------------------------------------------------------------------------------------
+
+    def info(self) -> SessionInfo:
+        """What main says of the session at a glance: all that was acknowledged, and what is stored of the staged."""
+        with self._lock:
+            view = self._snapshot(self._readable(SESSION))
+        if view is None:
+            return info_of_nothing(self.session)
+        try:
+            return info_of(view, self.session)
+        finally:
+            view.handle.__exit__()
 
     def durable_sequence(self, scope: str, level: Durability | None = None) -> int:
         """Up to which sequence the scope's records are stored at ``level`` (default: the scope's own); 0 if none."""

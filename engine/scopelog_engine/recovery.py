@@ -251,7 +251,7 @@ def _tell_apart(
     """Which lives are over and which go on; the living are mended. Candidates are in order of their first sequence."""
     retired: dict[str, int] = {}
     if candidates and main is not None:
-        retired = main.retired_since(candidates[0].first)
+        retired = main.retired_since(candidates[0].first, {car.scope for car in candidates})
     owner: dict[str, Sidecar] = {}
     for car in candidates:
         boundary = retired.get(car.scope, 0)

@@ -11,14 +11,35 @@ from typing import Final
 
 from .errors import ReadFailed
 from .frame import Fault, Frame, Short, follows, parse_frame
-from .fs import File, read_all
-from .layout import KIND_INDEX, KIND_INSIDE, MAGIC_TAIL, SKIPPABLE_HEADER
+from .fs import Readable, read_all
+from .layout import KIND_INDEX, KIND_INSIDE, MAGIC_TAIL, MAX_HEADER_BYTES, SKIPPABLE_HEADER
 
 PIECE: Final = 64 * 1024
 _OPAQUE_LIMIT: Final = 4096  # foreign skippable frames in a row that a chain may step over
 
 
-def fetch(file: File, path: str, length: int, offset: int) -> bytes:
+class Remembered:
+    """A file whose last long piece stays in memory, for those who look at one place several times in a row."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._piece = b""
+        self._base = 0
+
+    def pread(self, length: int, offset: int) -> bytes:
+        at = offset - self._base
+        if 0 <= at and at + length <= len(self._piece):
+            return self._piece[at : at + length]
+        data = self._file.pread(length, offset)
+        if len(data) > MAX_HEADER_BYTES:
+            self._piece, self._base = data, offset
+        return data
+
+    def size(self) -> int:
+        return self._file.size()
+
+
+def fetch(file: Readable, path: str, length: int, offset: int) -> bytes:
     """``length`` bytes at ``offset``, or fewer at the end of the file."""
     try:
         return read_all(file, length, offset)
@@ -29,9 +50,13 @@ def fetch(file: File, path: str, length: int, offset: int) -> bytes:
         ) from error
 
 
-def frame_at(file: File, path: str, offset: int, end: int, digest: int | None, cap: int) -> tuple[Frame | Fault, bytes]:
-    """The frame at ``offset`` and its bytes. ``end`` bounds the file, ``cap`` the length a frame may claim."""
-    data = fetch(file, path, min(PIECE, end - offset), offset)
+def frame_at(
+    file: Readable, path: str, offset: int, end: int, digest: int | None, cap: int, piece: int = PIECE
+) -> tuple[Frame | Fault, bytes]:
+    """The frame at ``offset`` and its bytes. ``end`` bounds the file, ``cap`` the length a frame may claim.
+
+    ``piece``: bytes to read at first; more are read for a longer frame."""
+    data = fetch(file, path, min(piece, end - offset), offset)
     found = parse_frame(data, 0, offset, digest)
     while isinstance(found, Short):
         if found.need > end - offset or found.need > cap:
@@ -48,7 +73,7 @@ class Walk:
     """Follows the chain from ``offset`` up to ``end``. Iterating yields (frame, its payload's bytes).
 
     ``before`` is the frame that ends at ``offset``; None accepts any first frame (inside a stretch, whose index
-    frame vouches for it).
+    frame vouches for it). ``data``: bytes of the file from ``base`` on that were read already, ``offset`` in them.
 
     When it stops, ``offset`` is the first byte that does not continue the chain, ``fault`` says why (None exactly at
     ``end``), and ``last`` is the last frame of the chain. Foreign skippable frames are stepped over only where the
@@ -56,14 +81,24 @@ class Walk:
     """
 
     def __init__(
-        self, file: File, path: str, offset: int, before: Frame | None, end: int, digest: int, cap: int
+        self,
+        file: Readable,
+        path: str,
+        offset: int,
+        before: Frame | None,
+        end: int,
+        digest: int,
+        cap: int,
+        *,
+        data: bytes = b"",
+        base: int = 0,
     ) -> None:
         self._file = file
         self._path = path
         self._digest = digest
         self._cap = cap
-        self._buffer = b""
-        self._base = offset
+        self._buffer = data
+        self._base = base if data else offset
         self.end = end
         self.offset = offset
         self.last = before
@@ -123,7 +158,7 @@ class Walk:
         return None if self.last is None else follows(self.last, frame)
 
 
-def search(file: File, path: str, start: int, end: int, digest: int | None, cap: int) -> Iterator[Frame]:
+def search(file: Readable, path: str, start: int, end: int, digest: int | None, cap: int) -> Iterator[Frame]:
     """Every valid frame of the log (of any, if ``digest`` is None) in ``[start, end)``, in order of offset."""
     offset = start
     while offset < end:
@@ -148,7 +183,7 @@ def search(file: File, path: str, start: int, end: int, digest: int | None, cap:
         offset += at
 
 
-def search_index_backwards(file: File, path: str, start: int, end: int, digest: int, cap: int) -> Iterator[Frame]:
+def search_index_backwards(file: Readable, path: str, start: int, end: int, digest: int, cap: int) -> Iterator[Frame]:
     """Every valid index frame in ``[start, end)``, newest first."""
     magic = bytes((KIND_INDEX,)) + MAGIC_TAIL
     high = end
@@ -166,7 +201,7 @@ def search_index_backwards(file: File, path: str, start: int, end: int, digest: 
         high = low
 
 
-def is_zero(file: File, path: str, start: int, end: int) -> bool:
+def is_zero(file: Readable, path: str, start: int, end: int) -> bool:
     """Whether every byte of ``[start, end)`` is zero."""
     while start < end:
         data = fetch(file, path, min(PIECE, end - start), start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from .environment import Counters, Environment, Settings
 from .errors import CoalescerFailed, InvalidInput, ScopelogError
 from .lines import Address
 from .lock import WriterLock
+from .logfile import LogFile
 from .recovery import Recovery
 from .scope import (
     ENTRY_OVERHEAD,
@@ -52,14 +54,23 @@ class Work:
         self.tickets = tickets
         self.commits: list[Commit] = []  # those of the batch; each is a ticket too
         self.sync = False
-        self.log = state.log
-        self.before = state.log.end if state.log is not None else 0
-        self.poisoned = state.log is not None and state.log.poison is not None
+        self.before = 0
+        self.poisoned = False
+        self.log: LogFile | None = None
+        if state.log is not None:
+            self.begin_with(state.log)
         self.outcome: Outcome | None = None  # None: not begun, or interrupted
         for ticket in tickets:
             self.sync = self.sync or ticket.level is _POWER
             if isinstance(ticket, Commit):
                 self.commits.append(ticket)
+
+    def begin_with(self, log: LogFile) -> LogFile:
+        """The log as it stands before this work: interrupted, the difference tells what became of it."""
+        self.before = log.end
+        self.poisoned = log.poison is not None
+        self.log = log  # last
+        return log
 
 
 class Request:
@@ -107,6 +118,7 @@ class SessionState(ABC):
         self.settings = settings
         self.counters = Counters()
         self._env = environment
+        self._index = environment.index.log(os.path.basename(directory)) if environment.index is not None else None
         self._writer_lock = lock
         self._lock = threading.RLock()  # its ownership can be asked, and a wait always gets it back
         self._owned = self._lock._is_owned  # type: ignore[attr-defined]

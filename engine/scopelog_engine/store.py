@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from .catalogue import Catalogue, Tell
 from .check import Finding, check_store
 from .clock import Clock, SystemClock
 from .environment import Scheduled, Settings
@@ -23,15 +25,17 @@ from .errors import (
     NoSuchSession,
     NotAStore,
     OpenFailed,
-    ReadFailed,
     ScopelogError,
     StoreLocked,
     UnsupportedPlatform,
     WriteFailed,
 )
 from .fs import FileSystem, OsFileSystem, write_all
-from .header import KIND_MAIN, KIND_STORE, encode_header, new_header
+from .header import KIND_STORE, encode_header, new_header
+from .index import StoreIndex
+from .info import SessionInfo
 from .layout import (
+    INDEX_DIR,
     LOCK_FILE,
     MAIN_FILE,
     SESSION_SUFFIX,
@@ -40,7 +44,6 @@ from .layout import (
     TRASH_DIR,
     check_id,
     session_dir_name,
-    session_id_of_dir,
 )
 from .lock import WriterLock
 from .looping import GRACE
@@ -73,9 +76,12 @@ class Store:
         self._deadlines: dict[Scheduled, float] = {}
         self._granted = 0
         self._slow_flush = False  # whether the flusher had to wait for the disk
+        self._aside: dict[Scheduled, bool] = {}  # sessions that a worker flushes; whether it must look again
         self.pace = Pace()
         self._alarm = clock.alarm(self._on_alarm)
         self._gone: ScopelogError | None = None
+        self.index = StoreIndex(path, identity, clock) if fs.memory_maps else None
+        self.catalogue = Catalogue(fs, path, identity, self.index)
         _stores.add(self)
 
     @classmethod
@@ -111,39 +117,18 @@ class Store:
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def sessions(self) -> list[str]:
-        """Ids of all sessions that have a main log, sorted. Reads names; a header only where a name is a digest."""
-        self._check()
-        ids: list[str] = []
-        try:
-            names = self.fs.list_dir(self.path)
-        except OSError as error:
-            raise ReadFailed(
-                f"{self.path} could not be listed ({error})", "check the disk and its permissions"
-            ) from error
-        for name in names:
-            if not name.endswith(SESSION_SUFFIX) or not self.fs.exists(os.path.join(self.path, name, MAIN_FILE)):
-                continue
-            session = session_id_of_dir(name)
-            if session is None:
-                session = self._id_from_header(os.path.join(self.path, name, MAIN_FILE))
-            if session is not None:
-                ids.append(session)
-        return sorted(ids)
+    def sessions(self, tell: Tell | None = None) -> list[str]:
+        """Ids of all sessions that have a main log, sorted. Reads names; a header only where a name is a digest.
 
-    def _id_from_header(self, path: str) -> str | None:
-        try:
-            file = self.fs.open_readonly(path)
-        except FileNotFoundError:
-            return None
-        try:
-            header, _ = read_header(file, path)
-        except ScopelogError as error:
-            _log.warning("a session is left out of the list: %s", error)
-            return None
-        finally:
-            file.close()
-        return header.session if header.kind == KIND_MAIN else None
+        What cannot be read is left out and told, by default to the log. Raises :class:`ReadFailed`.
+        """
+        self._check()
+        return self.catalogue.ids(tell or leave_out)
+
+    def infos(self, wanted: Callable[[str], bool], tell: Tell, *, reverse: bool = False) -> Iterator[SessionInfo]:
+        """See :meth:`Catalogue.infos`."""
+        self._check()
+        return self.catalogue.infos(wanted, tell, reverse=reverse)
 
     def open_session(self, session: str, settings: Settings | None = None) -> Writer:
         """Open a session for writing; it comes into being with its first write.
@@ -167,7 +152,9 @@ class Store:
         """Read a session without its lock, also while another process writes it. Raises :class:`NoSuchSession`."""
         self._check()
         check_id("session", session)
-        return Reader(self.fs, self.directory(session), store=self.identity, session=session)
+        directory = self.directory(session)
+        index = self.index.log(os.path.basename(directory)) if self.index is not None else None
+        return Reader(self.fs, directory, store=self.identity, session=session, index=index)
 
     def directory(self, session: str) -> str:
         return os.path.join(self.path, session_dir_name(session))
@@ -189,6 +176,7 @@ class Store:
                 f"the session {session!r} could not be deleted ({error})",
                 "mend the disk and delete it again; if it is gone from the list, its files are swept at the next open",
             ) from error
+        self.catalogue.forget(session)
         _log.info("session deleted: %s", directory)
 
     def _delete(self, directory: str) -> None:
@@ -205,10 +193,10 @@ class Store:
         finally:
             lock.release()
 
-    def check(self, session: str | None = None) -> list[Finding]:
+    def check(self, session: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :func:`check.check_store`."""
         self._check()
-        return check_store(self, None if session is None else check_id("session", session))
+        return check_store(self, None if session is None else check_id("session", session), deep=deep)
 
     def _sweep_trash(self) -> None:
         trash = os.path.join(self.path, TRASH_DIR)
@@ -260,13 +248,43 @@ class Store:
             for session in due:
                 del self._deadlines[session]
         for session in due:
-            if self._slow_flush and len(due) > 1 and WRITERS.submit(partial(self._flush_aside, session, now)):
-                continue  # a slow sync of one does not delay the others
-            started = self.clock.monotonic()
-            self._flush(session, now)
-            self._slow_flush = self.clock.monotonic() - started > _SLOW_FLUSH
+            if not self._flush_aside(session, now):
+                self._flush_timed(session, now)
         with self._lock:
             return min(self._deadlines.values(), default=None)
+
+    def _flush_aside(self, session: Scheduled, now: float) -> bool:
+        """Where the disk is slow have a worker flush this session: its sync must not delay the others.
+
+        False if the flusher must do it itself: the disk is quick, or all workers are busy, or held by other disks."""
+        with self._lock:
+            if session in self._aside:
+                self._aside[session] = True
+                return True
+            if not self._slow_flush or len(self._sessions) < 2 or not self.clock.runs_by_itself:
+                return False
+            self._aside[session] = False
+        if WRITERS.submit(partial(self._flush_in_worker, session, now), queue=False):
+            return True
+        with self._lock:
+            del self._aside[session]
+        return False
+
+    def _flush_in_worker(self, session: Scheduled, now: float) -> None:
+        try:
+            self._flush_timed(session, now)
+        finally:
+            with self._lock:
+                if self._aside.pop(session, True):
+                    self._deadlines[session] = now
+                again = min(self._deadlines.values(), default=None)
+        if again is not None:
+            self._alarm.set(again)
+
+    def _flush_timed(self, session: Scheduled, now: float) -> None:
+        started = self.clock.monotonic()
+        self._flush(session, now)
+        self._slow_flush = self.clock.monotonic() - started > _SLOW_FLUSH
 
     def _flush(self, session: Scheduled, now: float) -> None:
         again: float | None
@@ -279,15 +297,6 @@ class Store:
         if again is not None:
             with self._lock:
                 self._deadlines[session] = min(again, self._deadlines.get(session, again))
-
-    def _flush_aside(self, session: Scheduled, now: float) -> None:
-        started = self.clock.monotonic()
-        self._flush(session, now)
-        self._slow_flush = self.clock.monotonic() - started > _SLOW_FLUSH
-        with self._lock:
-            again = min(self._deadlines.values(), default=None)
-        if again is not None:
-            self._alarm.set(again)
 
     def grant(self, wanted: int) -> bool:
         with self._lock:
@@ -303,6 +312,13 @@ class Store:
     def sync_names(self, directory: str) -> None:
         self.fs.sync_dir(directory)
         self.fs.sync_dir(self.path)
+
+    @property
+    def keeps_catalogue(self) -> bool:
+        return self.catalogue.kept
+
+    def closed(self, info: SessionInfo, frame: bytes) -> None:
+        self.catalogue.closed(info, frame)
 
     def forget(self, session: Scheduled) -> None:
         with self._lock:
@@ -331,6 +347,9 @@ class Store:
                 self._gone = HandleClosed(f"the store {self.path} was closed", "open it again")
         if closed:
             self._alarm.close()
+            self.catalogue.settle()
+            if self.index is not None:
+                self.index.close()
         if failure is not None:
             raise failure
 
@@ -345,6 +364,7 @@ class Store:
     def after_fork(self) -> None:
         """In the child: refuse, and close every copied descriptor."""
         self._lock = threading.Lock()
+        self.catalogue.after_fork()
         self._gone = HandleForked(
             f"the store {self.path} was opened by process {os.getppid()} and came here through fork",
             "open it again in this process",
@@ -359,10 +379,15 @@ class Store:
         with self._lock:
             writers = [*self._sessions.values()]
         for writer in writers:
-            writer.flush_soon()
+            writer.flush_soon(deadline)
         for writer in writers:
             if not writer.wait_until_stored(deadline):
                 _log.error("%s: staged elements could not be stored before the interpreter's end", writer.directory)
+
+
+def leave_out(found: Finding) -> None:
+    """Tell the log of a session that a list is without."""
+    _log.warning("a session is left out of the list: %s: %s", found.path, found.detail)
 
 
 def _make_dirs(fs: FileSystem, where: str) -> None:
@@ -404,7 +429,7 @@ def _create_store(fs: FileSystem, where: str, create: bool) -> str:
     """
     temp = STORE_FILE + TEMP_SUFFIX
     names = fs.list_dir(where) if fs.is_dir(where) else []
-    others = [n for n in names if n not in (temp, TRASH_DIR) and not n.endswith(SESSION_SUFFIX)]
+    others = [n for n in names if n not in (temp, INDEX_DIR, TRASH_DIR) and not n.endswith(SESSION_SUFFIX)]
     if others or not create:
         what = f"it holds {others[0]!r} but no {STORE_FILE}" if others else f"there is no {STORE_FILE}"
         raise NotAStore(f"{where} is not a scopelog store: {what}", "name the store's directory, or an empty one")

@@ -120,8 +120,9 @@ class Storing(Looping):
                 return None
             late = 0.0 if self._timer is None else GRACE  # a loop's business first
             due, _ = self._ask_due(now - late)
-            if late and due:
-                self._timer = None  # the loop has ended, or is held by something else
+            if due:  # the loops have ended, are held by something else, or were interrupted: ask them anew next time
+                self._timer = None
+                self._led_soon.clear()
         for state, ticket in due:
             self._flush_in_background(state, ticket)
         with self._lock:
@@ -169,11 +170,11 @@ class Storing(Looping):
 
     def _give_up(self, state: ScopeState, ticket: Ticket, failure: ScopelogError) -> None:
         """A ticket that nobody has in hand fails. Holds ``_lock``."""
+        ticket.error = failure  # first: who sees that it is done looks no further
         if isinstance(ticket, Commit):
             self._withdraw(ticket)
         elif ticket in state.tickets:
             state.tickets.remove(ticket)
-        ticket.error = failure
         ticket.done = True
         if ticket.waiter is not None:
             self._woken.append(ticket.waiter)
@@ -250,6 +251,8 @@ class Storing(Looping):
                 elif log.poison is not None and not work.poisoned:
                     work.outcome = Outcome(None, None, log.unknown(log.poison), False)
             if work.outcome is None:
+                if log is not None:
+                    log.take_back()
                 self._ask_again(work)
             else:
                 self._settle(work, work.outcome)
@@ -289,6 +292,8 @@ class Storing(Looping):
             lines, kept, failed_join = _lines_of(work)
             self._writer_lock.check()
             log = work.log
+            if log is None and state.log is not None:
+                log = work.begin_with(state.log)  # born meanwhile: a sidecar of this very round needed main
             if lines and log is None:
                 log = work.log = self._new_log(state, lines[0].first)
             if work.sync and state is not self._main and log is not None:
@@ -373,6 +378,10 @@ class Storing(Looping):
                 state.blocked = True
         if failed_join is not None:
             state.fail(failed_join)
+        index = self._index
+        if index is not None and state is self._main and log is not None and log.touched:
+            if log.durable >= index.due_at:
+                index.ask(log.view, log.durable)
         for commit in work.commits:
             if commit.retires:
                 self._end_retirement(commit, stored, error if isinstance(error, OutcomeUnknown) else None)
@@ -412,12 +421,16 @@ class Storing(Looping):
             if state is None:
                 return True  # never admitted
             if commit.done or any(commit in work.commits for work in self._work):
+                self._tell()  # we may have been interrupted before we did
                 return False  # settled, or in the hands of another leader, who settles it
             if commit in state.tickets:
                 state.tickets.remove(commit)
             if commit in state.pending:
                 state.pending.remove(commit)
             self._end_retirement(commit, False)
+            if state.deadline is not None:  # it may be a task's commit's own, which no loop keeps
+                when = min(state.deadline, self._env.clock.monotonic() + self.settings.window)
+                state.deadline = when if state.pending and self._env.schedule(self, when) else None
             commit.done = True
             self._tell()
             return True

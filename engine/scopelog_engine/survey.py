@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from .errors import CorruptLog
 from .frame import NO_MARK, Fault, Frame, encode_cover
-from .fs import File
+from .fs import Readable
 from .header import Header, digest_of, parse_header
 from .layout import FRAME_OVERHEAD_BYTES, KIND_CLOSE, KIND_INDEX, MAX_HEADER_BYTES, SKIPPABLE_HEADER
-from .scan import Walk, fetch, is_zero, search, search_index_backwards
-from .stretch import Span
+from .scan import Remembered, Walk, fetch, is_zero, search, search_index_backwards
+from .stretch import Span, span_of
 
 LIVE: Final = "live"  # the chain ends at EOF, at a closing frame or at untouched preallocated space
 TORN: Final = "torn"
@@ -58,17 +58,18 @@ def frame_cap(header: Header) -> int:
     return header.limits.frame_bytes() + FRAME_OVERHEAD_BYTES
 
 
-def read_header(file: File, path: str) -> tuple[Header, Frame]:
+def read_header(file: Readable, path: str) -> tuple[Header, Frame]:
     return parse_header(fetch(file, path, MAX_HEADER_BYTES, 0), path)
 
 
-def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) -> Survey:
+def survey(file: Readable, path: str, *, judge: bool = True, whole: bool = False) -> Survey:
     """Find the end of a log and say why it ends there.
 
     ``judge`` False is for readers without the lock: they take B for the end so far and do not look behind it.
-    ``whole`` follows the chain from the header; otherwise from the newest index frame that ends below the last
-    durable mark, so that the cost does not grow with history. Raises :class:`CorruptLog` for a bad header.
+    ``whole`` follows the chain from the header; otherwise from the newest index frame that the last durable
+    mark reaches to, so that the cost does not grow with history. Raises :class:`CorruptLog` for a bad header.
     """
+    file = Remembered(file)  # its end is looked at several times
     header, first = read_header(file, path)
     digest = digest_of(header)
     cap = frame_cap(header)
@@ -80,7 +81,7 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
     high, epoch = last.last, last.epoch
     verdict, covered = LIVE, False
     if walk.offset < size:
-        covered = _cover_reaches(file, path, walk.offset, size)
+        covered = cover_reaches(file, path, walk.offset, size)
         if judge:
             verdict = TORN
             # A cover is no proof of the end after an unclean one: search behind it.
@@ -112,14 +113,15 @@ def survey(file: File, path: str, *, judge: bool = True, whole: bool = False) ->
     )
 
 
-def _follow(file: File, path: str, first: Frame, size: int, digest: int, cap: int, whole: bool) -> _Run:
-    """The chain's end, from the newest index frame that ends at or below the highest mark behind it, or the header."""
+def _follow(file: Readable, path: str, first: Frame, size: int, digest: int, cap: int, whole: bool) -> _Run:
+    """The chain's end, from the newest index frame below which all is durable (the highest mark behind it reaches to
+    it), or the header."""
     proved: int | None = None
     for start in () if whole else search_index_backwards(file, path, first.end, size, digest, cap):
-        if proved is not None and start.end > proved:
+        if proved is not None and start.offset > proved:
             continue
         run = _Run(file, path, start, size, digest, cap)
-        if start.end <= run.mark:
+        if start.offset <= run.mark:
             return run
         if run.mark == NO_MARK:
             break  # nothing in the file was ever proved
@@ -130,14 +132,14 @@ def _follow(file: File, path: str, first: Frame, size: int, digest: int, cap: in
 class _Run:
     """The chain followed from one frame to its end."""
 
-    def __init__(self, file: File, path: str, start: Frame, size: int, digest: int, cap: int) -> None:
+    def __init__(self, file: Readable, path: str, start: Frame, size: int, digest: int, cap: int) -> None:
         self.start = start
         self.walk = Walk(file, path, start.end, start, size, digest, cap)
         self.mark = start.mark
         self.index = start if start.kind == KIND_INDEX else None
         self.spans: list[Span] = []  # behind the newest index frame
         self.marked_sequence = 0
-        unmarked = deque([(start.end, start.last)])
+        unmarked = deque([(start.offset, start.last)])  # neither a header nor an index frame holds records
         at = start.end
         for frame, _ in self.walk:
             self.mark = max(self.mark, frame.mark)
@@ -151,12 +153,13 @@ class _Run:
                 self.index = frame
                 self.spans = []
             else:
-                self.spans.append(Span(frame.offset, frame.length, frame.first, frame.last))
+                self.spans.append(span_of(frame))
 
 
-def _cover_reaches(file: File, path: str, offset: int, size: int) -> bool:
+def cover_reaches(file: Readable, path: str, offset: int, size: int) -> bool:
+    """Whether a cover stands at ``offset`` and reaches exactly to the end of the file."""
     length = size - offset
     return length >= SKIPPABLE_HEADER and fetch(file, path, SKIPPABLE_HEADER, offset) == encode_cover(length)
 
 
-__all__ = ["CORRUPT", "LIVE", "TORN", "Survey", "frame_cap", "read_header", "survey"]
+__all__ = ["CORRUPT", "LIVE", "TORN", "Survey", "cover_reaches", "frame_cap", "read_header", "survey"]

@@ -8,18 +8,21 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
+from .answers import Answers
 from .codec import BadPayload, decompress
 from .errors import CorruptLog, HandleClosed
 from .frame import Fault, Frame, Short, parse_frame
 from .fs import File
 from .header import Header, digest_of
 from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
-from .lines import APPEND, DELETE, SET, Address, BadLine, Record, decode_lines
+from .lines import Address, BadLine, Record, decode_lines
 from .scan import Walk, fetch, frame_at
 from .stretch import BadIndex, Closed, Span, Summary, Tail, note_of
 from .survey import Survey, frame_cap, read_header
+from .totals import Totals
 
 _CLOSED_KEPT: Final = 64  # parsed index frames kept a log
+_INDEX_PIECE: Final = 8 * 1024  # read for an index frame; most are shorter
 _READ_WHOLE: Final = 1024 * 1024  # a stretch up to this length is read in one piece
 
 
@@ -58,7 +61,7 @@ class Handle:
             self.file.close()
 
 
-class LogView:
+class LogView(Answers):
     """One log as it stood at a survey, or as its writer has extended it since."""
 
     def __init__(self, handle: Handle, path: str, header: Header, end: int) -> None:
@@ -101,7 +104,23 @@ class LogView:
         view = LogView(self.handle, self.path, self.header, self.end)
         view._tail = self.tail.snapshot()
         view._closed = self._closed
+        view.index = self.index
         return view
+
+    def closed_part(self) -> LogView:
+        """The closed stretches alone, as they are now. Holds the file open until :meth:`let_go`."""
+        tail = self.growing_tail
+        view = LogView(self.handle, self.path, self.header, tail.start)
+        view._tail = Tail(tail.start, tail.previous)
+        self.handle.__enter__()
+        return view
+
+    def let_go(self) -> None:
+        """Of a :meth:`closed_part`, once."""
+        self.handle.__exit__()
+
+    def file_size(self) -> int:
+        return self.handle.file.size()
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -110,17 +129,34 @@ class LogView:
         assert survey is not None
         index = survey.newest_index
         start = index.end if index else survey.spans[0].offset if survey.spans else survey.end
-        tail = Tail(start, index.offset if index else 0)
+        length = survey.spans[-1].offset + survey.spans[-1].length - start if survey.spans else 0
+        chunk = fetch(self.handle.file, self.path, length, start) if length <= _READ_WHOLE else b""
         numbers: dict[int, Address] = {}
-        batches = [(span, self._decode(span, numbers)) for span in survey.spans]
-        tail.number(numbers)
-        for span, records in batches:
-            tail.add(span, [note_of(record) for record in records])
+        frames = [(span, self._decode(span, numbers, chunk, start)) for span in survey.spans]
+        tail = self.open_stretch(index, start, frames, numbers)
         if survey.spans:
-            tail.crc = self._crc(start, tail.end)
+            tail.crc = crc32(chunk) if len(chunk) == length else self.crc(start, tail.end)
         return tail
 
-    def _crc(self, start: int, end: int) -> int:
+    def open_stretch(
+        self, index: Frame | None, start: int, frames: list[tuple[Span, list[Record]]], numbers: dict[int, Address]
+    ) -> Tail:
+        """The open stretch behind the newest index frame, of frames that were read and decoded; its crc is not set."""
+        tail = Tail(start, index.offset, self._totals(index), index.mark) if index else Tail(start, 0)
+        tail.number(numbers)
+        for span, records in frames:
+            tail.add(span._replace(time=records[-1].time) if records else span, [note_of(r) for r in records])
+        return tail
+
+    def _totals(self, index: Frame) -> Totals | None:
+        """What the newest index frame says of the log up to its end, if it does (format 1.0 did not)."""
+        try:
+            return self.closed(index.offset, index.last).totals
+        except CorruptLog:  # whoever asks for the stretches is told; appends go on
+            return None
+
+    def crc(self, start: int, end: int) -> int:
+        """Checksum of the bytes of a stretch."""
         crc = 0
         while start < end:
             data = fetch(self.handle.file, self.path, min(_READ_WHOLE, end - start), start)
@@ -169,24 +205,12 @@ class LogView:
 
     # --- stretches ------------------------------------------------------------------------------
 
-    def stretches(self) -> Iterator[Summary]:
-        """The open stretch, then the closed ones, newest first."""
-        summary: Summary = self.tail
-        yield summary
-        while summary.previous:
-            older = self.closed(summary.previous, summary.first - 1)
-            if older.index.end != summary.start:
-                detail = "its index frame does not meet the next stretch"
-                raise self._corrupt(summary.previous, summary.first - 1, detail, "index")
-            summary = older
-            yield summary
-
     def closed(self, offset: int, before: int = 0) -> Closed:
         """The stretch closed by the index frame at ``offset``; ``before``: what an error names as last sequence."""
         kept = self._closed.get(offset)
         if kept is not None:
             return kept
-        found, data = frame_at(self.handle.file, self.path, offset, self.end, self.digest, self.cap)
+        found, data = frame_at(self.handle.file, self.path, offset, self.end, self.digest, self.cap, _INDEX_PIECE)
         if not isinstance(found, Frame) or found.kind != KIND_INDEX:
             fault = found if isinstance(found, Fault) else Fault.MAGIC
             detail = f"its index frame cannot be read ({fault.value})"
@@ -213,80 +237,6 @@ class LogView:
         numbers = dict(summary.numbers)
         for span in reversed(summary.spans) if newest_first else summary.spans:
             yield self._decode(span, numbers, chunk, base)
-
-    # --- answers --------------------------------------------------------------------------------
-
-    def get(self, address: Address) -> Record | None:
-        """The latest write of a value if it is no delete, else None."""
-        for summary in self.stretches():
-            entry = summary.values.get(address)
-            if entry is not None:
-                record = self._value(summary.spans[entry.frame], summary, address, entry.sequence)
-                return None if record.code == DELETE else record
-        return None
-
-    def _value(self, span: Span, summary: Summary, address: Address, sequence: int) -> Record:
-        for record in self._decode(span, dict(summary.numbers)):
-            if record.sequence == sequence and record.address == address and record.code in (SET, DELETE):
-                return record
-        detail = "the value its index frame speaks of is not there"
-        raise self._corrupt(span.offset, sequence - 1, detail, "content")
-
-    def scan(self, namespace: str, prefix: str) -> list[Record]:
-        """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
-        found: dict[str, Record] = {}
-        for summary in self.stretches():
-            wanted: dict[int, dict[int, str]] = {}  # frame number: sequence: key
-            for address, entry in summary.values.items():
-                if address.namespace == namespace and address.key.startswith(prefix) and address.key not in found:
-                    wanted.setdefault(entry.frame, {})[entry.sequence] = address.key
-            for frame, keys in wanted.items():
-                for record in self._decode(summary.spans[frame], dict(summary.numbers)):
-                    if keys.get(record.sequence) is not None:
-                        found[keys.pop(record.sequence)] = record
-                if keys:
-                    detail = "the values its index frame speaks of are not there"
-                    raise self._corrupt(summary.spans[frame].offset, min(keys) - 1, detail, "content")
-        return [found[key] for key in sorted(found) if found[key].code != DELETE]
-
-    def retired_since(self, sequence: int) -> dict[str, int]:
-        """Latest retirement of every scope retired after ``sequence``."""
-        latest: dict[str, int] = {}
-        for summary in self.stretches():
-            for scope, boundary in summary.retired.items():
-                if boundary > latest.get(scope, sequence):
-                    latest[scope] = boundary
-            if 0 < summary.first <= sequence:
-                break
-        return latest
-
-    def elements(
-        self, address: Address, *, above: int = 0, below: int = MAX_SEQUENCE + 1, descending: bool = False
-    ) -> Iterator[Record]:
-        """Living elements of a list with ``above < sequence < below``, in order."""
-        floor = above
-        wanted: list[int] = []  # offsets of index frames; 0 stands for the open stretch
-        for summary in self.stretches():
-            entry = summary.lists.get(address)
-            if entry is not None:
-                floor = max(floor, entry.floor)
-                if entry.count and entry.last > floor and entry.first < below:
-                    if descending:
-                        yield from self._in_stretch(summary, address, floor, below, True)
-                    else:
-                        wanted.append(summary.index.offset if isinstance(summary, Closed) else 0)
-            if 0 < summary.first <= floor:
-                break
-        for offset in reversed(wanted):
-            yield from self._in_stretch(self.closed(offset) if offset else self.tail, address, floor, below, False)
-
-    def _in_stretch(
-        self, summary: Summary, address: Address, floor: int, below: int, newest_first: bool
-    ) -> Iterator[Record]:
-        for batch in self.batches(summary, newest_first=newest_first):
-            for record in reversed(batch) if newest_first else batch:
-                if record.address == address and record.code == APPEND and floor < record.sequence < below:
-                    yield record
 
     def records(self) -> Iterator[Record]:
         """Every record of the log from its header on. Raises :class:`CorruptLog` where the good prefix ends early."""

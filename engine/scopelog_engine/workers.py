@@ -16,6 +16,7 @@ from typing import Final
 _log = logging.getLogger(__name__)
 _LIMIT: Final = 8
 _IDLE_SECONDS: Final = 10.0
+ATTEMPTS: Final = 3
 
 
 class Workers:
@@ -28,17 +29,22 @@ class Workers:
         self._threads = 0
         self._idle = 0
 
-    def submit(self, call: Callable[[], None]) -> bool:
-        """Have ``call`` run by a thread; it must not raise. False if there is no thread to be had."""
+    def submit(self, call: Callable[[], None], *, queue: bool = True) -> bool:
+        """Have ``call`` run by a thread. False if there is no thread to be had, or unless ``queue`` if all are busy.
+
+        It must not raise. One that does, for want of memory at its very entry, is called again: it must bear that."""
         with self._ready:
-            if self._idle <= len(self._calls) and self._threads < self._limit:
-                try:
-                    threading.Thread(target=self._run, name="scopelog-worker", daemon=True).start()
-                    self._threads += 1
-                except RuntimeError as error:
-                    if not self._threads:
-                        _log.warning("no thread could be started: %s", error)
-                        return False
+            if self._idle <= len(self._calls):
+                if self._threads < self._limit:
+                    try:
+                        threading.Thread(target=self._run, name="scopelog-worker", daemon=True).start()
+                        self._threads += 1
+                    except RuntimeError as error:
+                        if not (self._threads and queue):
+                            _log.warning("no thread could be started: %s", error)
+                            return False
+                elif not queue:
+                    return False
             self._calls.append(call)
             self._ready.notify()
         return True
@@ -54,10 +60,13 @@ class Workers:
                     call = self._calls.popleft()
                 finally:
                     self._idle -= 1
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001 - a worker outlives its calls, whose errors are theirs to tell
-                _log.error("a call in a worker thread failed: %s", type(error).__name__)
+            for _ in range(ATTEMPTS):
+                try:
+                    call()
+                    break
+                except Exception as error:  # noqa: BLE001 - a worker outlives its calls, whose errors are theirs to tell
+                    _log.error("a call in a worker thread failed: %s", type(error).__name__)
+            del call  # what it holds must not wait with us for the next one
 
     def after_fork(self) -> None:
         """In the child there are no threads."""

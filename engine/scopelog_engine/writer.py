@@ -24,6 +24,7 @@ from .errors import (
     ScopelogError,
     WriteFailed,
 )
+from .info import SessionInfo, info_of
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
 from .lines import APPEND, RETIRE, SET, Address, new_tuple
 from .logfile import LogFile
@@ -144,8 +145,10 @@ class Writer(Reading):
         while True:
             with self._lock:
                 if state is None or state.owner is not self or state.scope.blocked or self._bytes + size > self._quota:
-                    if not wait and self._is_retiring(place.scope_id):
-                        return 0
+                    if not wait:
+                        self._check()
+                        if self._is_retiring(place.scope_id) or self._unproved():
+                            return 0
                     state = self._admit_slowly(place, size)
                 if state is not None:
                     scope = state.scope
@@ -181,7 +184,9 @@ class Writer(Reading):
     def _admit_slowly(self, place: Place, size: int) -> ListState | None:
         """Everything about an admission that is not the usual case. None if there is no room for ``size`` bytes."""
         owner = self._unblock(place.scope_id)
-        self._prove_epoch()
+        if self._unproved():
+            self._prove_epoch()
+            owner = self._unblock(place.scope_id)
         if self._sequence >= MAX_SEQUENCE:
             raise LimitExceeded("the session has used up its sequences", "start a new session")
         state = self._lists.get((place.scope_id, place.address))
@@ -248,8 +253,10 @@ class Writer(Reading):
         if owner is None or owner.blocked:
             owner = self._unblock(scope)
         wanted = owner.level if level is None or level < owner.level else level
-        if wanted is _PROCESS and not self._epoch_proved:
+        if wanted is _PROCESS and not self._epoch_proved and self._unproved():
             self._prove_epoch()
+            self._admit(commit, scope, changes, level)
+            return
         first = self._sequence + 1
         last = self._sequence + len(changes)
         if last > MAX_SEQUENCE:
@@ -353,9 +360,8 @@ class Writer(Reading):
                 self._flush(None)
             except ScopelogError as error:
                 failure = error
+        self._lead_the_rest()
         with self._lock:
-            while self._leader:
-                self._wait()
             lost = sum(len(state.pending) + len(state.aside) for state in self._scopes.values())
         if lost:
             failure = failure or ended
@@ -374,6 +380,16 @@ class Writer(Reading):
         self._quota = 0
         self._env.forget(self)
         return failure
+
+    def _lead_the_rest(self) -> None:
+        """Answer those who have asked for something that closing itself does not store: a task's flush at POWER."""
+        while True:
+            with self._lock:
+                while self._leader or self._gate:
+                    self._wait()
+                if not self._asked:
+                    return
+            self._lead()
 
     def _step_back(self, me: int, ended: ScopelogError | None) -> None:
         """No longer closing; unless the logs were let go of, the session goes on as it was."""
@@ -394,30 +410,54 @@ class Writer(Reading):
         log = state.log
         if log is None:
             return None
+        told = self._told(log) if clean and state is self._main and self._env.keeps_catalogue else None
         try:
             # A sidecar at PROCESS is never synced for the sake of closing: it has no closing frame then.
-            log.close(clean=clean and (state is self._main or log.synced) and log.poison is None)
+            last = self._index.at_close if state is self._main and self._index is not None else None
+            log.close(clean=clean and (state is self._main or log.synced) and log.poison is None, last=last)
         except ScopelogError as error:
             return error
+        if told is not None and log.closing is not None:
+            offset, frame = log.closing
+            # Closing adds one mark, which is above all before it.
+            self._env.closed(told._replace(syncs=told.syncs + 1, bytes=offset + len(frame)), frame)
         return None
 
-    def flush_soon(self) -> None:
-        """Ask the flusher for everything that is staged, now."""
+    def _told(self, log: LogFile) -> SessionInfo | None:
+        """What the catalogue is to know once the log is closed; None if it knows, or if damage hides it."""
+        if not log.born or not (log.touched or not log.clean):
+            return None
+        try:
+            return info_of(log.view, self.session)
+        except ScopelogError as error:
+            _log.info("%s is not told to the catalogue: %s", self.directory, error)
+            return None
+
+    def flush_soon(self, limit: float) -> None:
+        """Ask the flusher for everything that is staged, now. Waits no longer than to ``limit``, as below."""
         now = self._env.clock.monotonic()
-        with self._lock:
+        if not self._lock.acquire(timeout=max(0.0, limit - time.monotonic())):
+            return
+        try:
             for state in self._scopes.values():
                 if state.pending and not state.retiring:
                     state.deadline = now
+        finally:
+            self._lock.release()
         self._env.schedule(self, now)
 
-    def wait_until_stored(self, deadline: float) -> bool:
-        """Whether nothing was left staged at ``deadline`` (monotonic seconds of the system clock)."""
-        with self._lock:
+    def wait_until_stored(self, limit: float) -> bool:
+        """Whether nothing was left staged at ``limit`` (monotonic seconds of the system clock)."""
+        if not self._lock.acquire(timeout=max(0.0, limit - time.monotonic())):
+            return False
+        try:
             while any(state.pending for state in self._scopes.values()):
-                left = deadline - time.monotonic()
+                left = limit - time.monotonic()
                 if left <= 0 or self._unusable is not None:
                     return False
                 self._wait(left)
+        finally:
+            self._lock.release()
         return True
 
     def after_fork(self) -> None:
@@ -425,6 +465,7 @@ class Writer(Reading):
         self._lock = threading.RLock()  # the old one may be held by a thread that does not exist here
         self._owned = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
+        self._leader = self._closing = 0  # threads that do not exist here, but whose numbers may come again
         self._end(
             HandleForked(
                 f"the session {self.session!r} was opened by process {os.getppid()} and came here through fork",
@@ -452,11 +493,25 @@ class Writer(Reading):
                 "close the session and open it again: then its fate is known",
             ) from state.doubt
 
-    def _prove_epoch(self) -> None:
-        """Before an element is shown that no synced frame of this epoch precedes: a lost epoch must not come again."""
+    def _unproved(self) -> bool:
+        """Whether the epoch must be made durable first: before an element is shown that no synced frame of this epoch
+        precedes. A lost epoch must not come again."""
         main = self._main.log
-        if self._epoch_proved or (main is not None and main.epoch_durable):
-            return
+        if main is not None and main.epoch_durable:
+            self._epoch_proved = True
+        return not self._epoch_proved
+
+    def _prove_epoch(self) -> None:
+        """See :meth:`_unproved`. Holds ``_lock`` and lets go of it for the sync, which may take long: look again."""
+        self._lock.release()
+        try:
+            self.prove_epoch()
+        finally:
+            while not self._owned():
+                self._lock.acquire()
+
+    def prove_epoch(self) -> None:
+        """Make the epoch durable, without ``_lock``. Several threads may do it at once."""
         try:
             self._writer_lock.sync()
         except OSError as error:

@@ -17,6 +17,7 @@ from scopelog_engine.check import Finding
 from scopelog_engine.clock import ManualClock, SystemClock
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
+from scopelog_engine.info import SessionInfo
 from scopelog_engine.recovery import Recovery, SetAside, TornTail
 from scopelog_engine.scope import Coalescer
 from scopelog_engine.writer import Receipt
@@ -94,6 +95,7 @@ __all__ = [
     "Scope",
     "ScopelogError",
     "Session",
+    "SessionInfo",
     "SessionReader",
     "SessionScope",
     "SetAside",

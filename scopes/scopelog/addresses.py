@@ -16,6 +16,9 @@ from scopelog_engine.scope import SESSION as SESSION_ID
 from scopelog_engine.scope import Coalescer, Place
 from scopelog_engine.writer import Change
 
+RESERVED: Final = "scopelog."
+"""How namespaces begin that are not for users: ``scan`` and ``records`` read them, addresses in them are refused."""
+
 
 class Scope:
     """Where a write lives. ``id`` is '' for the session scope."""
@@ -62,6 +65,11 @@ class _Address(Generic[S_co]):
     def __init__(self, scope_id: str, namespace: str, key: str, kind: str) -> None:
         self.scope_id = scope_id
         self.address = Address(_name("namespace", namespace), _name("key", key, empty=True), kind)
+        if namespace.startswith(RESERVED):
+            raise InvalidAddress(
+                f"the namespace {namespace!r} is scopelog's own",
+                f"choose one that does not begin with {RESERVED!r}; a session is named by its describe()",
+            )
 
     @property
     def namespace(self) -> str:
@@ -176,7 +184,10 @@ def ephemeral(scope_id: str) -> EphemeralScope:
 
 
 def value(namespace: str, key: str) -> Value[SessionScope]:
-    """A value of the session scope. Namespace and key: up to 1,024 bytes of UTF-8, the namespace not empty."""
+    """A value of the session scope.
+
+    Namespace and key: up to 1,024 bytes of UTF-8; the namespace not empty, and not beginning with ``scopelog.``.
+    """
     return SESSION.value(namespace, key)
 
 

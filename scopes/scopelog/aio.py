@@ -8,21 +8,25 @@ scopes/README.md, "asyncio".
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from scopelog_engine.awaiting import AsyncWriter, in_thread
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
+from scopelog_engine.errors import ScopelogError
 from scopelog_engine.fs import FileSystem
+from scopelog_engine.info import SessionInfo
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Receipt
 
 from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_tag
+from .listing import Sort
+from .metadata import KEEP, Keep, changes_of_metadata
 from .session import (
     Element,
     Entry,
@@ -40,7 +44,8 @@ from .session import (
 )
 from .store import Store
 
-_RECORDS_AT_ONCE: Final = 256
+_AT_ONCE: Final = 256
+T = TypeVar("T")
 
 __all__ = ["AsyncSession", "AsyncSessionReader", "AsyncStore"]
 
@@ -126,6 +131,21 @@ class AsyncSession:
             )
         )
 
+    async def info(self) -> SessionInfo:
+        """See :meth:`Session.info`."""
+        return await self._writer.info()
+
+    async def describe(
+        self,
+        *,
+        name: str | Keep | None = KEEP,
+        labels: Mapping[str, Json] | Keep | None = KEEP,
+        durability: Durability | None = None,
+    ) -> Receipt:
+        """See :meth:`Session.describe`."""
+        check_level(durability)
+        return await self._writer.commit(SESSION.id, changes_of_metadata(name, labels), durability)
+
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""
         return self.sync.scopes()
@@ -181,12 +201,13 @@ class AsyncSessionReader:
             lambda: self.sync.read(target, cursor=cursor, order=order, limit=limit, stop_at_tag=stop_at_tag)
         )
 
-    async def records(self) -> AsyncIterator[LogRecord]:
+    def records(self) -> AsyncIterator[LogRecord]:
         """See :meth:`SessionReader.records`; fetched some hundred at a time."""
-        records = self.sync.records()
-        while some := await in_thread(lambda: _some(records)):
-            for record in some:
-                yield record
+        return _fetched(self.sync.records())
+
+    async def info(self) -> SessionInfo:
+        """See :meth:`SessionReader.info`."""
+        return await in_thread(self.sync.info)
 
     async def refresh(self) -> None:
         """See :meth:`SessionReader.refresh`."""
@@ -297,17 +318,32 @@ class AsyncStore:
             await in_thread(lambda: self.sync.reader(session_id), undo=lambda reader: reader.close())
         )
 
-    async def sessions(self) -> list[str]:
+    async def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:
         """See :meth:`Store.sessions`."""
-        return await in_thread(self.sync.sessions)
+        return await in_thread(lambda: self.sync.sessions(unreadable=unreadable))
+
+    def catalogue(
+        self,
+        ids: str = "*",
+        *,
+        where: Callable[[SessionInfo], bool] | None = None,
+        sort: Sort = "id",
+        reverse: bool = False,
+        limit: int | None = None,
+        unreadable: list[Finding] | None = None,
+    ) -> AsyncIterator[SessionInfo]:
+        """See :meth:`Store.catalogue`; fetched some hundred at a time. ``where`` is called in a thread."""
+        return _fetched(
+            self.sync.catalogue(ids, where=where, sort=sort, reverse=reverse, limit=limit, unreadable=unreadable)
+        )
 
     async def delete_session(self, session_id: str) -> None:
         """See :meth:`Store.delete_session`."""
         await in_thread(lambda: self.sync.delete_session(session_id))
 
-    async def check(self, session_id: str | None = None) -> list[Finding]:
+    async def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :meth:`Store.check`."""
-        return await in_thread(lambda: self.sync.check(session_id))
+        return await in_thread(lambda: self.sync.check(session_id, deep=deep))
 
     async def close(self, *, force: bool = False) -> None:
         """See :meth:`Store.close`."""
@@ -322,5 +358,23 @@ class AsyncStore:
         await self.close(force=True)
 
 
-def _some(records: Iterator[LogRecord]) -> list[LogRecord]:
-    return list(islice(records, _RECORDS_AT_ONCE))
+async def _fetched(items: Iterator[T]) -> AsyncIterator[T]:
+    """The same items, fetched in threads. An error is raised after all that came before it."""
+    error: ScopelogError | None = None
+    while error is None:
+        some, error = await in_thread(lambda: _some(items))
+        for item in some:
+            yield item
+        if error is None and not some:
+            return
+    raise error
+
+
+def _some(items: Iterator[T]) -> tuple[list[T], ScopelogError | None]:
+    some: list[T] = []
+    try:
+        for item in islice(items, _AT_ONCE):
+            some.append(item)  # noqa: PERF402 - an error must not take along what came before it
+    except ScopelogError as error:
+        return some, error
+    return some, None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidAddress, InvalidInput, MixedCommit
+from scopelog_engine.info import SessionInfo
 from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, Address, Record
 from scopelog_engine.reader import Reader
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Change, Receipt, Writer
 
 from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_sequence, check_tag
+from .metadata import KEEP, Keep, changes_of_metadata
 
 Order: TypeAlias = Literal["asc", "desc"]
 
@@ -75,6 +77,8 @@ class _Source(Protocol):
 
     def scopes(self) -> list[str]: ...
 
+    def info(self) -> SessionInfo: ...
+
 
 class _Reads:
     """What sessions and readers answer alike: a session all that was admitted, a reader what was stored."""
@@ -128,6 +132,10 @@ class _Reads:
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""
         return self._source.scopes()
+
+    def info(self) -> SessionInfo:
+        """Name, labels, times, counts and size, as they are stored; reads no history."""
+        return self._source.info()
 
 
 class Session(_Reads):
@@ -193,6 +201,22 @@ class Session(_Reads):
         """
         check_level(durability)
         self._writer.flush(durability)
+
+    def describe(
+        self,
+        *,
+        name: str | Keep | None = KEEP,
+        labels: Mapping[str, Json] | Keep | None = KEEP,
+        durability: Durability | None = None,
+    ) -> Receipt:
+        """Give the session a name, labels, or both, in one commit of the session scope; None takes it away.
+
+        ``name``: 1 to 1,024 bytes of UTF-8. ``labels``: a mapping of str to JSON, at most 64 KiB as JSON, which
+        replaces all labels there were. What is not passed stays. Raises :class:`InvalidInput`, :class:`InvalidElement`
+        or :class:`LimitExceeded`, before anything is touched, and what :meth:`commit` raises.
+        """
+        check_level(durability)
+        return self._writer.commit(SESSION.id, changes_of_metadata(name, labels), durability)
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 from scopelog_engine.check import Finding
@@ -11,8 +12,11 @@ from scopelog_engine.durability import Durability
 from scopelog_engine.environment import Settings
 from scopelog_engine.errors import InvalidInput
 from scopelog_engine.fs import FileSystem
+from scopelog_engine.info import SessionInfo
 from scopelog_engine.store import Store as EngineStore
+from scopelog_engine.store import leave_out
 
+from .listing import Sort, arrange, check_listing, matcher
 from .session import Session, SessionReader
 
 _MAX_WINDOW_MS: Final = 60_000
@@ -87,9 +91,36 @@ class Store:
         """Open a session for reading, without its lock. Raises :class:`NoSuchSession`, :class:`CorruptLog`."""
         return SessionReader(self._store.read_session(session_id))
 
-    def sessions(self) -> list[str]:
-        """Ids of all sessions, sorted. One whose directory cannot be read is left out. Raises :class:`ReadFailed`."""
-        return self._store.sessions()
+    def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:
+        """Ids of all sessions, sorted. One whose directory cannot be read is left out, and told to ``unreadable``.
+
+        Raises :class:`ReadFailed`.
+        """
+        return self._store.sessions(None if unreadable is None else unreadable.append)
+
+    def catalogue(
+        self,
+        ids: str = "*",
+        *,
+        where: Callable[[SessionInfo], bool] | None = None,
+        sort: Sort = "id",
+        reverse: bool = False,
+        limit: int | None = None,
+        unreadable: list[Finding] | None = None,
+    ) -> Iterator[SessionInfo]:
+        """What there is to know of every session at a glance, as its log says.
+
+        ``ids``: a pattern (``*``, ``?``, ``[...]``) that the whole id must match. ``where``: whether to list it.
+        ``sort``: a field of :class:`SessionInfo`; the same by id. At most ``limit`` are listed. By id they come as
+        they are read, and memory does not grow with their number; any other order holds ``limit`` of them, or all.
+
+        A session that cannot be read, or is damaged, is left out and told to ``unreadable`` (once the iterator has
+        come to it), by default to the log. Raises :class:`InvalidInput`, :class:`ReadFailed`.
+        """
+        check_listing(sort, limit)
+        tell = leave_out if unreadable is None else unreadable.append
+        infos = self._store.infos(matcher(ids), tell, reverse=reverse and sort == "id")
+        return arrange(infos if where is None else filter(where, infos), sort, reverse, limit)
 
     def delete_session(self, session_id: str) -> None:
         """Remove every file of a session, for ever.
@@ -98,13 +129,14 @@ class Store:
         """
         self._store.delete_session(session_id)
 
-    def check(self, session_id: str | None = None) -> list[Finding]:
+    def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound.
 
-        What cannot be read is a finding of reason ``read``. Raises :class:`NoSuchSession`, :class:`ReadFailed`,
-        :class:`CorruptLog` for the store's own header.
+        ``deep`` decodes every record too, and so finds what was written wrongly between good checksums; it takes a
+        hundred times as long. What cannot be read is a finding of reason ``read``. Raises :class:`NoSuchSession`,
+        :class:`ReadFailed`, :class:`CorruptLog` for the store's own header.
         """
-        return self._store.check(session_id)
+        return self._store.check(session_id, deep=deep)
 
     def close(self, *, force: bool = False) -> None:
         """Close all sessions, then the store; see :meth:`Session.close`. Closing twice is legal."""

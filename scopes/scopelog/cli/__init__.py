@@ -2,9 +2,13 @@
 
 Layout::
 
-    commands    the commands and their options, as click sees them
+    commands    the commands and their options, as click sees them; those that show a whole store in overview, those
+                that write for scripts in scripts, what they share in options
     recording   record: lines as they arrive, appended through the window
-    looking     cat, ls, stat, check, rm
+    committing  commit, retire, describe
+    looking     cat, stat, check, rm
+    sessions    ls
+    indexing    index
     arrival     lines from a file or pipe as they arrive, and the signals that stop it
     progress    what record says while it runs
     output      text and JSON on standard output, errors and exit codes

@@ -1,39 +1,25 @@
-"""The commands and their options. What they do stands in :mod:`recording` and :mod:`looking`."""
+"""The commands and their options: all of them are here or added here. What they do stands in modules of its own."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from scopelog_engine.durability import Durability
-
-from ..errors import InvalidAddress, ScopelogError
-from . import looking, output, recording
-
-DEFAULT_NAMESPACE: Final = "record"
-DEFAULT_KEY: Final = "lines"
-
-
-class _Commands(click.Group):
-    """Turns the errors a user is to expect into a message and an exit code; anything else is a bug and is shown."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                output.flush()
-        except BrokenPipeError:
-            output.silence()
-            raise click.exceptions.Exit(output.PIPE) from None
-        except (ScopelogError, OSError) as error:
-            output.fail(error)
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(output.INTERRUPTED) from None
+from . import looking, output, overview, recording, scripts
+from .options import (
+    DEFAULT_KEY,
+    DEFAULT_NAMESPACE,
+    FILE,
+    JSON,
+    LEVELS,
+    SESSION,
+    STORE,
+    Commands,
+    address_of,
+    input_of,
+    level_of,
+)
 
 
 class _CouldNotLook(click.UsageError):
@@ -52,21 +38,16 @@ class _Check(click.Command):
             raise _CouldNotLook(error.format_message(), error.ctx) from error
 
 
-_STORE = click.argument("store", type=click.Path())
-_SESSION = click.argument("session")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-
-
-@click.group(cls=_Commands, epilog=output.EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, epilog=output.EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="scopelog")
 def cli() -> None:
     """Record into, look at and check stores of scopelog: directories that hold one log a session."""
 
 
 @cli.command()
-@_STORE
-@_SESSION
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), default="-")
+@STORE
+@SESSION
+@click.argument("file", type=FILE, default="-")
 @click.option("--scope", metavar="ID", help="Record into this ephemeral scope instead of the session scope.")
 @click.option(
     "--list",
@@ -86,11 +67,11 @@ def cli() -> None:
 )
 @click.option(
     "--durability",
-    type=click.Choice([level.name.lower() for level in Durability]),
+    type=LEVELS,
     help="process: a written line survives kill -9. power: it survives a power loss, too. "
     "[default: power, for an ephemeral scope process]",
 )
-@_JSON
+@JSON
 @click.pass_context
 def record(
     ctx: click.Context,
@@ -115,18 +96,17 @@ def record(
     one with "done": true and what stopped it: end, error, SIGINT or SIGTERM.
     """
     namespace, key = address_of(list_name)
-    level = None if durability is None else Durability[durability.upper()]
-    request = recording.Request(store, session, scope, namespace, key, window, level, as_json)
-    with _opened(file) as descriptor:
+    request = recording.Request(store, session, scope, namespace, key, window, level_of(durability), as_json)
+    with input_of(file) as descriptor:
         ctx.exit(recording.record(request, descriptor))
 
 
 @cli.command()
-@_STORE
-@_SESSION
+@STORE
+@SESSION
 @click.option("--scope", metavar="ID", help="Only what lives in this ephemeral scope.")
 @click.option("--list", "list_name", metavar="NAME", help="Only this list; NAME as in record.")
-@_JSON
+@JSON
 def cat(store: str, session: str, scope: str | None, list_name: str | None, as_json: bool) -> None:
     """Print every record of a session in order of sequence.
 
@@ -139,43 +119,13 @@ def cat(store: str, session: str, scope: str | None, list_name: str | None, as_j
     looking.cat(store, session, scope, None if list_name is None else address_of(list_name), as_json)
 
 
-@cli.command()
-@_STORE
-@_JSON
-def ls(store: str, as_json: bool) -> None:
-    """List the sessions of a store, one a line.
-
-    A session whose directory cannot be read is named on standard error, and the exit code is 3.
-    """
-    looking.ls(store, as_json)
-
-
-@cli.command()
-@_STORE
-@click.argument("session", required=False)
-@_JSON
-def stat(store: str, session: str | None, as_json: bool) -> None:
-    """Print sizes and positions: of every session of a store, or of one.
-
-    Of a store there is a row a session, with the columns session, log_bytes, unread_bytes, scopes_alive, last_seq and
-    created; where standard output is no terminal they are parted by tabs and have no headings. A session that cannot
-    be read is named on standard error, and the exit code is 3, or 2 where damage was met first.
-
-    log_bytes counts frames, without preallocated space, and main_bytes those of the session scope. unread_bytes lie
-    behind the last whole frames and are none: 0, but for an instant under a writer at work; else a torn tail or
-    damage, which check tells apart. last_seq is the last sequence stored, durable_seq the last one of the session
-    scope that the log itself proves to be on disk. epoch counts the opens for writing. scopes_alive and scopes are
-    the ephemeral scopes that were not retired. created (with --json created_ms, since 1970) is the session's birth.
-    """
-    looking.stat(store, session, as_json)
-
-
 @cli.command(cls=_Check)
-@_STORE
+@STORE
 @click.argument("session", required=False)
-@_JSON
+@click.option("--deep", is_flag=True, help="Decode every record, too: finds what was written wrongly, and takes long.")
+@JSON
 @click.pass_context
-def check(ctx: click.Context, store: str, session: str | None, as_json: bool) -> None:
+def check(ctx: click.Context, store: str, session: str | None, deep: bool, as_json: bool) -> None:
     """Verify every byte of a store, or of one session, and change nothing.
 
     Each finding says file, offset, sequence and reason. "torn" is an un-synced tail that the next recording cuts and
@@ -185,12 +135,12 @@ def check(ctx: click.Context, store: str, session: str | None, as_json: bool) ->
     Exit codes: 0 sound, 1 torn tails only, 2 corruption, 3 if it could not look: usage, no such store or session, or
     something unread and nothing corrupt.
     """
-    ctx.exit(looking.check(store, session, as_json))
+    ctx.exit(looking.check(store, session, deep, as_json))
 
 
 @cli.command()
-@_STORE
-@_SESSION
+@STORE
+@SESSION
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(store: str, session: str, yes: bool) -> None:
     """Remove a session: every file of it, for ever. Asks first."""
@@ -200,23 +150,5 @@ def rm(store: str, session: str, yes: bool) -> None:
     looking.rm(store, session)
 
 
-def address_of(name: str) -> tuple[str, str]:
-    """Namespace and key of a list as the user names it. Raises :class:`InvalidAddress`."""
-    namespace, slash, key = name.partition("/")
-    if not slash:
-        namespace, key = DEFAULT_NAMESPACE, name
-    if not namespace or not key:
-        raise InvalidAddress(f"{name!r} names no list", "use NAMESPACE/KEY, or a key alone")
-    return namespace, key
-
-
-@contextlib.contextmanager
-def _opened(file: str) -> Iterator[int]:
-    if file == "-":
-        yield recording.standard_input()
-        return
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+for command in (overview.ls, overview.stat, overview.index, scripts.commit, scripts.retire, scripts.describe):
+    cli.add_command(command)

@@ -1,4 +1,4 @@
-"""cat, ls, stat, check and rm: what there is, without the writer's lock (rm takes it)."""
+"""cat, stat, check and rm: what there is, without the writer's lock (rm takes it)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from scopelog_engine.check import NOTE, UNREAD, worst
+from scopelog_engine.check import DAMAGE, NOTE, UNREAD, Finding, worst
 from scopelog_engine.durability import Durability
-from scopelog_engine.layout import MAIN_FILE, SESSION_SUFFIX, check_id, session_dir_name
+from scopelog_engine.layout import MAIN_FILE, check_id, session_dir_name
 
+from ..addresses import SESSION
 from ..errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, NotAStore, ReadFailed, ScopelogError
 from ..session import LogRecord
 from ..store import Store
@@ -23,7 +24,7 @@ UNCHECKED: Final = 3
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Store]:
+def opened(path: str) -> Iterator[Store]:
     """The store there is; refusals get remedies that fit a command which makes none."""
     try:
         with Store.open(path, create=False) as store:
@@ -36,7 +37,7 @@ def _opened(path: str) -> Iterator[Store]:
 
 def cat(path: str, session: str, scope: str | None, address: tuple[str, str] | None, as_json: bool) -> None:
     """Every record that is stored, in order of sequence; damage is raised after the good prefix was printed."""
-    with _opened(path) as store, store.reader(session) as reader:
+    with opened(path) as store, store.reader(session) as reader:
         show = _show_json if as_json else _show_styled if output.is_terminal() else _show_plain
         for record in reader.records():
             if scope is not None and record.scope != scope:
@@ -114,42 +115,30 @@ def moment(ms: int) -> str:
         return f"{ms} ms"
 
 
-def ls(path: str, as_json: bool) -> None:
-    """The sessions of a store, sorted; reads names, no logs. Raises :class:`ReadFailed` if some could not be seen."""
-    with _opened(path) as store:
-        for session in store.sessions():
-            if as_json:
-                output.put_json({"session": session})
-            else:
-                output.put_text(printable(session))
-        unread = _unreadable(store)
-        if unread is not None:
-            raise unread
-
-
-def _unreadable(store: Store) -> ReadFailed | None:
-    """What to raise if there are directories of sessions that cannot be looked into; each is named at once."""
+def raise_unread(unreadable: list[Finding]) -> None:
+    """Name the sessions that a list is without, and raise what stands against the first that is damaged, or against
+    reading: :class:`CorruptLog` or :class:`ReadFailed`."""
+    damage: CorruptLog | None = None
     count = 0
-    for name in sorted(os.listdir(store.path)):
-        directory = os.path.join(store.path, name)
-        if not name.endswith(SESSION_SUFFIX):
-            continue
-        try:
-            os.scandir(directory).close()
-            os.stat(os.path.join(directory, MAIN_FILE))
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # no session, or deleted meanwhile
-        except OSError as error:
+    for found in unreadable:
+        if found.severity == DAMAGE and damage is None:
+            damage = CorruptLog(
+                path=found.path, offset=found.offset, sequence=found.sequence, reason=found.reason, detail=found.detail
+            )
+        elif found.severity == UNREAD:
             count += 1
-            output.say(f"note: {printable(directory)} could not be read ({printable(error.strerror or str(error))})")
-    if not count:
-        return None
-    return ReadFailed(f"{output.count(count, 'session')} could not be read", "check the permissions and the disk")
+            output.say(f"note: {printable(os.path.dirname(found.path))} could not be read ({printable(found.detail)})")
+        else:
+            output.say(f"note: {printable(found.path)}: {printable(found.detail)}")
+    if damage is not None:
+        raise damage
+    if count:
+        raise ReadFailed(f"{output.count(count, 'session')} could not be read", "check the permissions and the disk")
 
 
 def stat(path: str, session: str | None, as_json: bool) -> None:
     """Sizes and positions of one session, or of each and their sum. What cannot be read is named, then raised."""
-    with _opened(path) as store:
+    with opened(path) as store:
         if session is not None:
             found = _stat(store, session)
             if as_json:
@@ -158,8 +147,9 @@ def stat(path: str, session: str | None, as_json: bool) -> None:
                 output.put_table(("", ""), [(_heading(name), _cell(name, value)) for name, value in found.items()])
             return
         damage: ScopelogError | None = None
+        unreadable: list[Finding] = []
         rows: list[dict[str, Any]] = []
-        for name in store.sessions():
+        for name in store.sessions(unreadable=unreadable):
             try:
                 rows.append(_stat(store, name))
             except NoSuchSession:
@@ -170,45 +160,73 @@ def stat(path: str, session: str | None, as_json: bool) -> None:
                 damage = damage or error
         total = sum(row["log_bytes"] for row in rows)
         if as_json:
-            output.put_json({"store": store.path, "id": store.id, "log_bytes": total, "sessions": rows})
+            index = store._store.index
+            state = index.state() if index is not None else None
+            output.put_json({"store": store.path, "id": store.id, "log_bytes": total, "index": state, "sessions": rows})
         else:
             rows_of_text = ([_cell(column, row[column]) for column in _COLUMNS] for row in rows)
             output.put_table([_heading(column) for column in _COLUMNS], rows_of_text)
-        damage = damage or _unreadable(store)
         if damage is not None:
             raise damage
+        raise_unread(unreadable)
 
 
 def _stat(store: Store, session: str) -> dict[str, Any]:
     with store.reader(session) as reader:
+        info, sizes, covers = reader.info(), reader._reader.sizes(), reader._reader.index_covers()
+        main = sizes.pop(SESSION.id)
         return {
             "session": session,
+            "name": info.name,
+            "labels": info.labels,
             **reader.stats(),
+            "updated_ms": info.updated,
+            "frames": info.frames,
+            "commits": info.commits,
+            "elements": info.elements,
+            "syncs": info.syncs,
             "durable_seq": reader.durable_seq(durability=Durability.POWER),
             "scopes": reader.scopes(),
+            "scope_bytes": sizes,
+            "index_covers": covers,
+            "index_behind": main - covers,
         }
 
 
-_COLUMNS: Final = ("session", "log_bytes", "unread_bytes", "scopes_alive", "last_seq", "created_ms")
+_COLUMNS: Final = (
+    "session",
+    "log_bytes",
+    "unread_bytes",
+    "scopes_alive",
+    "last_seq",
+    "commits",
+    "elements",
+    "created_ms",
+)
+
+
+_DATES: Final = {"created_ms": "created", "updated_ms": "updated"}  # shown as dates
 
 
 def _heading(name: str) -> str:
-    return "created" if name == "created_ms" else name  # shown as a date
+    return _DATES.get(name, name)
 
 
 def _cell(name: str, value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
-    if name == "created_ms" and isinstance(value, int):
-        return moment(value)
-    return str(value)
+    if isinstance(value, dict):
+        return output.as_json(value).decode("utf-8") if value else ""
+    if name in _DATES and isinstance(value, int):
+        return moment(value) if value else ""
+    return "" if value is None else str(value)
 
 
-def check(path: str, session: str | None, as_json: bool) -> int:
+def check(path: str, session: str | None, deep: bool, as_json: bool) -> int:
     """Verify every byte; returns 0 sound, 1 torn tails only, 2 corruption, 3 if part of it could not be read."""
     try:
-        with _opened(path) as store:
-            found = store.check(session)
+        with opened(path) as store:
+            found = store.check(session, deep=deep)
             status = worst(found)
             findings = [finding.as_dict() for finding in found]
     except (CorruptLog, ForeignFile, NewerFormat) as error:  # the store's own header: nothing could be opened by it
@@ -241,7 +259,7 @@ def _header_finding(path: str, error: ScopelogError) -> dict[str, str | int]:
 
 def require(path: str, session: str) -> None:
     """Raise :class:`NoSuchSession` unless the session has a log, whatever state that is in."""
-    with _opened(path) as store:
+    with opened(path) as store:
         main = os.path.join(store.path, session_dir_name(check_id("session", session)), MAIN_FILE)
         if not os.path.exists(main):
             raise NoSuchSession(f"there is no session {session!r}", "")
@@ -249,6 +267,6 @@ def require(path: str, session: str) -> None:
 
 def rm(path: str, session: str) -> None:
     """Remove every file of a session."""
-    with _opened(path) as store:
+    with opened(path) as store:
         store.delete_session(session)
     output.put_text(f"removed {printable(session)}")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import click
@@ -25,10 +26,16 @@ of remedy on standard error. Messages are never shown but by `cat`.
 
 def reference() -> str:
     """The whole document."""
-    parts = [_HEAD, _section("scopelog", cli, None)]
-    root = click.Context(cli, info_name="scopelog")
-    parts += [_section(f"scopelog {name}", cli.commands[name], root) for name in cli.list_commands(root)]
-    return "\n".join(parts)
+    return "\n".join([_HEAD, *_sections("scopelog", cli, None)])
+
+
+def _sections(title: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
+    """A command's section, then those of its commands."""
+    yield _section(title, command, parent)
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=title.rsplit(" ", 1)[-1], parent=parent)
+        for name in command.list_commands(context):
+            yield from _sections(f"{title} {name}", command.commands[name], context)
 
 
 def _section(title: str, command: click.Command, parent: click.Context | None) -> str:
