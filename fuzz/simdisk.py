@@ -40,6 +40,7 @@ from fuzz.simdisk_crash import (
     full_path,
     os_error,
 )
+from scopelog_engine.pool import Pool
 
 __all__ = ["CrashPolicy", "KeepAll", "LoseAll", "Prefix", "RandomLoss", "SimCrash", "SimDisk", "SimFile"]
 
@@ -187,6 +188,7 @@ class SimDisk:
         self.capacity = capacity
         self.preallocates: bool = preallocates
         self.memory_maps = False
+        self.pool = Pool()
         self.trace: list[tuple[str, ...]] = []
         self.steps = 0
         self.reads = 0
@@ -484,6 +486,7 @@ class SimDisk:
 
     def _with(self, tree: Tree) -> SimDisk:
         disk = SimDisk(self.capacity, self.preallocates)
+        disk.pool.fixed = self.pool.fixed
         disk._tree = tree
         disk.used = sum(len(node.live) for _, node in tree.walk() if isinstance(node, FileNode))
         return disk

@@ -2,11 +2,16 @@
 
 Layout, from the disk upwards; no module imports one that stands below it in another group::
 
-    fs, clock                        the seams: disk and time
+    pool, fs, clock                  the seams: open files, disk and time
     layout, errors, durability       names, magic numbers, limits; what can go wrong; what is promised
     frame, codec, elements, lines,   pure codecs: envelope, zstd, JSON values, commit lines,
       header, stretch, batch           the file header, index frames, frames to be written
-    scan, survey, view               reading: following the chain, finding the end, answering from a log
+    mdbpages, mdbproof, lmdbenv,     the index's file: read by plain reads, proved, written by LMDB, guarded
+      lmdbfile
+    blocks, tree, growth,            the index: what stands in it, what it says of a log, how that grows, checkpoints,
+      logindex, index                  all of a store
+    scan, survey, handle, answers,   reading: following the chain, finding the end, the open file, answering from a log
+      view
     logfile                          writing one log: append, sync, roll back, poison, close
     lock, recovery, opening          taking a session over
     loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is

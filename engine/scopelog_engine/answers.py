@@ -44,7 +44,11 @@ class Answers(ABC):
 
     @abstractmethod
     def closed_part(self) -> Answers:
-        """The closed stretches alone, as they are now; keeps the file open until :meth:`let_go`."""
+        """The closed stretches alone, as they are now."""
+
+    @abstractmethod
+    def hold(self) -> None:
+        """Keep the file open until :meth:`let_go`. Raises :class:`ReadFailed`, :class:`HandleClosed`."""
 
     @abstractmethod
     def let_go(self) -> None: ...

@@ -325,7 +325,7 @@ async def _page_in_slices(records: Iterator[Record], limit: int | None, stop_at_
 
 def _leave(looked: tuple[LogView | None, list[Staged]]) -> None:
     if looked[0] is not None:
-        looked[0].handle.__exit__()
+        looked[0].let_go()
 
 
 async def _of(waiter: asyncio.Future[None] | None) -> None:

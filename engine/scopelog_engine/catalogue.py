@@ -20,12 +20,12 @@ from .elements import freeze, thaw
 from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed
 from .fs import FileSystem, closing
 from .glance import glance
+from .handle import Handle
 from .header import KIND_MAIN, check_owner
 from .info import SessionInfo, info_of
 from .layout import MAIN_FILE, SESSION_SUFFIX, session_dir_name, session_id_of_dir
 from .recovery import NO_RESOURCES
 from .survey import read_header
-from .view import Handle
 
 _BATCH: Final = 256  # entries written at once
 _MANY: Final = 64  # entries that are worth an index
@@ -246,7 +246,7 @@ class Catalogue:
 
     def _look(self, session: str, path: str) -> Looked:
         for attempt in range(_ATTEMPTS):
-            handle = Handle(self._fs.open_readonly(path))
+            handle = Handle.open_readonly(self._fs, path)
             try:
                 view, frame = glance(handle, path)
                 check_owner(view.header, path, kind=KIND_MAIN, store=self._identity, session=session)
@@ -294,12 +294,20 @@ class Catalogue:
     def _put(self, batch: dict[str, bytes], wanted: bool = False) -> None:
         """Best effort: whoever may not write goes without, and what is not written is read from the logs again.
 
-        An index is made for many entries alone, unless it is ``wanted``.
+        An index is made for many entries alone, unless it is ``wanted``, and by the store's owner: nobody else's would
+        be of use to them.
         """
         index = self._index
-        create = wanted or len(batch) >= _MANY
-        if batch and index is not None and (create or index.present):
-            index.put_entries(batch, create=create)
+        if batch and index is not None:
+            create = (wanted or len(batch) >= _MANY) and self._is_ours()
+            if create or index.present:
+                index.put_entries(batch, create=create)
+
+    def _is_ours(self) -> bool:
+        try:
+            return os.stat(self._path).st_uid == os.geteuid()
+        except OSError:
+            return False
 
 
 def finding_of(error: Exception, path: str) -> Finding:

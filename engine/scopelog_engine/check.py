@@ -18,6 +18,7 @@ from zlib import crc32
 from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, ReadFailed, ScopelogError, StoreLocked
 from .frame import Fault, Frame
 from .fs import FileSystem
+from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner, digest_of
 from .layout import (
     ASIDE_SUFFIX,
@@ -37,7 +38,7 @@ from .lock import WriterLock
 from .scan import Walk, search
 from .stretch import BadIndex, Closed, Tail, note_of
 from .survey import CORRUPT, LIVE, Survey, frame_cap, read_header, survey
-from .view import Handle, LogView
+from .view import LogView
 
 TORN: Final = "torn"
 DAMAGE: Final = "corrupt"
@@ -190,7 +191,7 @@ class _Session:
     def _log(self, name: str, kind: str, judge: bool) -> None:
         path = os.path.join(self._directory, name)
         try:
-            handle = Handle(self._fs.open_readonly(path))
+            handle = Handle.open_readonly(self._fs, path)
         except FileNotFoundError:
             return  # retired meanwhile
         except OSError as error:
@@ -198,7 +199,8 @@ class _Session:
             return
         keep = False
         try:
-            header, first = read_header(handle.file, path)
+            with handle.pin() as file:
+                header, first = read_header(file, path)
             check_owner(header, path, kind=kind, store=self._store.identity, session=self._session or header.session)
             if kind == KIND_MAIN:
                 self._session = header.session
@@ -208,7 +210,8 @@ class _Session:
             if newest is not None and not _stretches_hold(handle, path, header, first, newest):
                 newest = None  # frame by frame then: it will be found out where, and of what kind it is
             end = self._verify(handle, path, header, newest or first)
-            found = survey(handle.file, path, judge=judge, whole=newest is None)
+            with handle.pin() as file:
+                found = survey(file, path, judge=judge, whole=newest is None)
             self._judge(found, path, judge, end)
             if kind == KIND_MAIN:
                 self._main_last = found.last.last
@@ -231,8 +234,8 @@ class _Session:
 
     def _was_durable(self, handle: Handle, path: str) -> bool:
         """Whether any frame of a log without a header has a durable mark."""
-        frames = search(handle.file, path, 0, handle.file.size(), None, MAX_FRAME_BYTES)
-        return any(frame.mark > 0 for frame in frames)
+        with handle.pin() as file:
+            return any(frame.mark > 0 for frame in search(file, path, 0, file.size(), None, MAX_FRAME_BYTES))
 
     def _judge(self, found: Survey, path: str, judge: bool, end: int) -> None:
         if found.end >= found.size or end < found.end:
@@ -253,25 +256,26 @@ class _Session:
     def _verify(self, handle: Handle, path: str, header: Header, start: Frame) -> int:
         """Follow the chain from a frame that begins a stretch, decode every payload, compare every index frame.
         Returns where the chain ends."""
-        size = handle.file.size()
-        view = LogView(handle, path, header, size)
-        walk = Walk(handle.file, path, start.end, start, size, digest_of(header), frame_cap(header))
-        numbers: dict[int, Address] = {}
-        tail = view.open_stretch(start if start.kind == KIND_INDEX else None, start.end, [], {})
-        offset = start.end
-        for frame, payload in walk:
-            if frame.kind == KIND_INDEX:
-                self._compare(frame, payload, tail, path)
-                tail = Tail(frame.end, frame.offset, tail.totals_when_closed(frame.offset, frame.mark), frame.mark)
-                numbers = {}
-            else:
-                records = view.decode_frame(frame, payload, numbers) if frame.kind == KIND_BATCH else []
-                tail.number(numbers)
-                tail.take(frame, offset, [note_of(r) for r in records], records[-1].time if records else 0)
-                data = handle.file.pread(frame.end - offset, offset)
-                tail.crc = crc32(data, tail.crc)
-            offset = frame.end
-        return walk.offset
+        with handle.pin() as file:
+            size = file.size()
+            view = LogView(handle, path, header, size)
+            walk = Walk(file, path, start.end, start, size, digest_of(header), frame_cap(header))
+            numbers: dict[int, Address] = {}
+            tail = view.open_stretch(start if start.kind == KIND_INDEX else None, start.end, [], {})
+            offset = start.end
+            for frame, payload in walk:
+                if frame.kind == KIND_INDEX:
+                    self._compare(frame, payload, tail, path)
+                    totals = tail.totals_when_closed(frame.offset, frame.mark)
+                    tail = Tail(frame.end, frame.offset, totals, frame.mark)
+                    numbers = {}
+                else:
+                    records = view.decode_frame(frame, payload, numbers) if frame.kind == KIND_BATCH else []
+                    tail.number(numbers)
+                    tail.take(frame, offset, [note_of(r) for r in records], records[-1].time if records else 0)
+                    tail.crc = crc32(file.pread(frame.end - offset, offset), tail.crc)
+                offset = frame.end
+            return walk.offset
 
     def _compare(self, frame: Frame, payload: bytes, tail: Tail, path: str) -> None:
         try:
@@ -295,7 +299,8 @@ class _Session:
 def _newest_index(handle: Handle, path: str) -> Frame | None:
     """The newest index frame of the chain, as far as a look from the end can tell."""
     try:
-        return survey(handle.file, path, judge=False).newest_index
+        with handle.pin() as file:
+            return survey(file, path, judge=False).newest_index
     except CorruptLog:
         return None
 

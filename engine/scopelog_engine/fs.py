@@ -10,14 +10,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from .pool import NO_DESCRIPTORS, SYSTEM, Pool
 
 if sys.platform != "win32":
     import fcntl
 
 Identity = tuple[int, int]  # device and inode
+T = TypeVar("T")
 
 
 class Readable(Protocol):
@@ -59,6 +62,9 @@ class FileSystem(Protocol):
     """Whether :meth:`File.allocate` is worth calling."""
     memory_maps: bool
     """Whether paths are the operating system's own, so that LMDB can keep an index beside the logs."""
+
+    pool: Pool
+    """Which log files are open, and how many may be."""
 
     def open(self, path: str) -> File:
         """Open an existing file for reading and writing. FileNotFoundError if missing."""
@@ -152,22 +158,38 @@ class OsFile:
 
 
 class OsFileSystem:
-    """The operating system's disk. Files are 0600, directories 0700, descriptors are not inherited by exec."""
+    """The operating system's disk. Files are 0600, directories 0700, descriptors are not inherited by exec.
+
+    Where the process has no descriptor left, log files that nobody uses are closed, and the call is tried once more.
+    """
 
     preallocates = hasattr(os, "posix_fallocate") and sys.platform != "darwin"
     memory_maps = True
+    pool = SYSTEM
+
+    def _spare(self, call: Callable[[], T]) -> T:
+        """What ``call``, which needs a descriptor, returns."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not self.pool.shrink():
+                raise
+        return call()
+
+    def _open(self, path: str, flags: int) -> OsFile:
+        return self._spare(lambda: OsFile(os.open(path, flags | os.O_CLOEXEC, 0o600)))
 
     def open(self, path: str) -> File:
-        return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return self._open(path, os.O_RDWR | os.O_NOFOLLOW)
 
     def open_readonly(self, path: str) -> File:
-        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return self._open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
     def create(self, path: str) -> File:
-        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def open_or_create(self, path: str) -> File:
-        return OsFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
     def make_dir(self, path: str) -> None:
         os.mkdir(path, 0o700)
@@ -182,7 +204,7 @@ class OsFileSystem:
         os.rmdir(path)
 
     def list_dir(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(self._spare(lambda: os.listdir(path)))
 
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
@@ -198,11 +220,11 @@ class OsFileSystem:
         return status.st_dev, status.st_ino
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            os.fsync(directory.fd)
         finally:
-            os.close(fd)
+            directory.close()
 
 
 @contextmanager

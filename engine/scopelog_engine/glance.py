@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from .frame import Fault, Frame
+from .fs import File
+from .handle import Handle
 from .header import Header, parse_header
 from .layout import KIND_CLOSE, KIND_INDEX, MAX_HEADER_BYTES, PREALLOCATE_BYTES
 from .lines import Address, Record
 from .scan import PIECE, Walk, fetch, search_index_backwards
 from .stretch import Span, span_of
 from .survey import cover_reaches, survey
-from .view import Handle, LogView
+from .view import LogView
 
 _FIRST: Final = MAX_HEADER_BYTES + 1
 _SMALL: Final = PREALLOCATE_BYTES + PIECE  # what is larger has index frames
@@ -30,26 +32,27 @@ class Glance(NamedTuple):
 
 def glance(handle: Handle, path: str) -> Glance:
     """The log as it stands; see :func:`survey`. Raises :class:`CorruptLog` for a bad header, :class:`ReadFailed`."""
-    file = handle.file
-    data = fetch(file, path, _FIRST, 0)
-    header, first = parse_header(data, path)
-    size = file.size() if len(data) == _FIRST else len(data)
-    look = _Look(handle, path, header, size)
-    if size <= _SMALL and look.follow(first, data, stop=len(data)):
-        return look.result()
-    start = next(search_index_backwards(file, path, first.end, size, look.view.digest, look.view.cap), first)
-    if look.follow(start, b"", stop=size) and look.proves(start):
-        return look.result()
-    found = survey(file, path, judge=False)
-    view = LogView.of_survey(handle, path, found)
-    closed = found.clean and found.last.end == found.size
-    return Glance(view, fetch(file, path, found.last.length, found.last.offset) if closed else b"")
+    with handle.pin() as file:
+        data = fetch(file, path, _FIRST, 0)
+        header, first = parse_header(data, path)
+        size = file.size() if len(data) == _FIRST else len(data)
+        look = _Look(handle, file, path, header, size)
+        if size <= _SMALL and look.follow(first, data, stop=len(data)):
+            return look.result()
+        start = next(search_index_backwards(file, path, first.end, size, look.view.digest, look.view.cap), first)
+        if look.follow(start, b"", stop=size) and look.proves(start):
+            return look.result()
+        found = survey(file, path, judge=False)
+        view = LogView.of_survey(handle, path, found)
+        closed = found.clean and found.last.end == found.size
+        return Glance(view, fetch(file, path, found.last.length, found.last.offset) if closed else b"")
 
 
 class _Look:
     """The chain followed from one frame, behind which there should be no index frame."""
 
-    def __init__(self, handle: Handle, path: str, header: Header, size: int) -> None:
+    def __init__(self, handle: Handle, file: File, path: str, header: Header, size: int) -> None:
+        self._file = file
         self.view = LogView(handle, path, header, 0)
         self._size = size
         self._start: Frame | None = None
@@ -59,7 +62,7 @@ class _Look:
         """Whether the chain goes on without an index frame, and ends plainly before ``stop``: with the file, or with
         a cover that reaches its end. ``data``: the file's first bytes."""
         view = self.view
-        walk = Walk(view.handle.file, view.path, start.end, start, self._size, view.digest, view.cap, data=data)
+        walk = Walk(self._file, view.path, start.end, start, self._size, view.digest, view.cap, data=data)
         self._start, self._frames = start, []
         for frame, payload in walk:
             if frame.kind == KIND_INDEX or frame.end > stop:
@@ -68,7 +71,7 @@ class _Look:
         view.end = walk.offset
         if walk.offset == self._size:
             return True
-        return walk.fault is Fault.COVER and cover_reaches(view.handle.file, view.path, walk.offset, self._size)
+        return walk.fault is Fault.COVER and cover_reaches(self._file, view.path, walk.offset, self._size)
 
     def proves(self, start: Frame) -> bool:
         """Whether a mark proves what stands before ``start``. A clean close may write an index frame and the closing
@@ -92,4 +95,4 @@ class _Look:
         view.tail = view.open_stretch(start if start.kind == KIND_INDEX else None, start.end, frames, numbers)
         last = self._frames[-1][0] if self._frames else start
         closed = last.kind == KIND_CLOSE and last.end == self._size
-        return Glance(view, fetch(view.handle.file, view.path, last.length, last.offset) if closed else b"")
+        return Glance(view, fetch(self._file, view.path, last.length, last.offset) if closed else b"")

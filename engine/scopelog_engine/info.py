@@ -83,7 +83,11 @@ def _value_of(view: LogView, address: Address) -> Json:
 
 def _latest(view: LogView, address: Address) -> Record | None:
     tail = view.tail
-    if address in tail.values or tail.before is None or not tail.previous:
+    if address in tail.values:
+        return view.get_in(tail, address)
+    if not tail.previous:
+        return None
+    if tail.before is None:
         return view.get(address)
     offset = tail.before.index_of(address)
     if not offset:
@@ -132,9 +136,10 @@ def _after(view: LogView, closed: Closed, before: Totals, mark: int) -> Totals:
     facts = Facts(mark)
     facts.lists = closed.lists
     end = closed.index.end
-    walk = Walk(view.handle.file, view.path, closed.start, None, end, view.digest, view.cap)
-    for frame, _ in walk:
-        facts.count(span_of(frame))
+    with view.pinned() as file:
+        walk = Walk(file, view.path, closed.start, None, end, view.digest, view.cap)
+        for frame, _ in walk:
+            facts.count(span_of(frame))
     if walk.offset < end:
         fault = walk.fault or Fault.SHORT
         raise CorruptLog(

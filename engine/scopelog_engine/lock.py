@@ -50,6 +50,7 @@ class WriterLock:
             file = fs.open_or_create(path) if create else fs.open(path)
             try:
                 _copied.add(file)  # before it is locked: a fork may come at any time
+                fs.pool.held.add(file)
                 lock = cls._take(fs, path, file)
             except BaseException:
                 _let_go(file)
@@ -103,6 +104,7 @@ class WriterLock:
             )
 
     def release(self) -> None:
+        self._fs.pool.held.discard(self._file)
         _let_go(self._file)
 
 

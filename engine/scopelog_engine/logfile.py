@@ -14,13 +14,24 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final
 
 from .batch import Batch
 from .environment import Counters
-from .errors import DurabilityError, HandleFenced, LogPoisoned, OutcomeUnknown, ScopelogError, WriteFailed
+from .errors import (
+    CorruptLog,
+    DurabilityError,
+    HandleFenced,
+    LogPoisoned,
+    OutcomeUnknown,
+    ReadFailed,
+    ScopelogError,
+    WriteFailed,
+)
 from .frame import encode_cover
 from .fs import File, FileSystem, read_all, write_all
+from .handle import Handle, Pin
 from .header import Header, digest_of
 from .layout import (
     CLOSE_INDEX_BYTES,
@@ -32,10 +43,12 @@ from .layout import (
 from .lines import Line
 from .stretch import Tail
 from .survey import Survey, survey
-from .view import Handle, LogView
+from .view import LogView
 
 _log = logging.getLogger(__name__)
 _REWRITE_PIECE: Final = 1024 * 1024
+_REWRITE_LIMIT: Final = 256 * 1024
+_UNBORN: Final[nullcontext[None]] = nullcontext()
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PREALLOCATION: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 
@@ -91,6 +104,8 @@ class LogFile:
         self._rewritten = False  # the unproved bytes, without a sync yet
         self._closed = False
         self._adopting = False  # and what is known of the open stretch may be half changed
+        self._opening = 1  # of the file, as it was last used here
+        self._doubted = False  # the file was closed meanwhile: look at the unproved bytes before they are rewritten
         self._preallocate = by_rename and fs.preallocates
 
     @classmethod
@@ -100,6 +115,7 @@ class LogFile:
         path: str,
         handle: Handle,
         survey: Survey,
+        size: int,
         *,
         epoch: int,
         counters: Counters,
@@ -108,7 +124,7 @@ class LogFile:
         by_rename: bool,
         proved: bool,
     ) -> LogFile:
-        """An existing log after recovery. ``proved``: recovery itself has rewritten and synced all of it.
+        """An existing log after recovery, ``size`` bytes long. ``proved``: recovery has rewritten and synced all of it.
 
         Otherwise the bytes above the durable mark are written again before the first sync: their pages may be clean
         in memory and lost on disk, if an earlier process met a failed sync. A closing frame's mark is its own
@@ -127,11 +143,12 @@ class LogFile:
         )
         log._view = LogView.of_survey(handle, path, survey)
         log._previous = survey.last.checksum
-        log._size = handle.file.size()
+        log._size = size
         log.clean = survey.clean and log._size == survey.end
         log.durable = survey.end if proved else survey.mark
         log.durable_sequence = survey.last.last if proved or survey.clean else survey.marked_sequence
         log._rewrite_from = None if proved else survey.mark
+        handle.unsynced = not proved and not log.clean
         if survey.mark:
             log._names_synced = True  # a mark is written only after they were
         return log
@@ -169,9 +186,13 @@ class LogFile:
         file, may or may not survive, and are not shown in this process),
         :class:`LogPoisoned`, :class:`HandleFenced`.
         """
-        self.check()
+        with self._open() as file:
+            self._append(file, lines, wall_ms, sync, crowd)
+
+    def _append(self, file: File | None, lines: list[Line], wall_ms: int, sync: bool, crowd: bool) -> None:
+        self._fence(file)
         if self._suspect:
-            self._mend()
+            self._mend(file)
         batch = self._new_batch()
         if self._view is None:
             tail = batch.begin()
@@ -188,18 +209,18 @@ class LogFile:
             self._adopting = self._suspect = False
             raise
         try:
-            if self._view is None:
+            if self._view is None or file is None:
                 self._create(data, sync)
             else:
                 if not (sync or self._rewritten) and self._rewrite_from is not None:
                     # Their pages may be clean and lost on disk: not even kill -9 would spare what follows them.
-                    self._rewrite(self._view.handle.file, self._rewrite_from, self.end)
+                    self._rewrite(file, self._rewrite_from, self.end)
                     self._rewritten = True
-                self._write(data)
+                self._write(file, data)
                 if sync:
-                    self.sync_to(batch.end)
+                    self._sync_to(file, batch.end)
         except OSError as error:
-            self._abandon(tail)
+            self._abandon(file, tail)
             raise WriteFailed(
                 f"{self.path} could not be written ({error})",
                 "nothing of this call was stored; make room or mend the disk and try again",
@@ -208,22 +229,58 @@ class LogFile:
             tail.table.undo()  # the bytes stay, but not for this process: the log takes no more writes in it
             raise
         except BaseException:
-            self._abandon(tail)
+            self._abandon(file, tail)
             raise
         self._adopt(tail, batch, lines)
 
+    def _open(self) -> Pin | nullcontext[None]:
+        """The file, which stays open for the length of a ``with`` statement; None before the log's birth.
+
+        Where the pool has closed it since, nobody may have been told of an error with what was not synced: those
+        bytes are as unproved as in a log that another process left.
+        """
+        if self._view is None:
+            return _UNBORN
+        try:
+            pin = self._view.handle.pin()
+        except OSError as error:
+            raise WriteFailed(
+                f"{self.path} could not be opened again ({error})",
+                "nothing of this call was stored; raise the limit of open files or mend the disk and try again",
+            ) from error
+        if pin.opening != self._opening:
+            if self.durable < self._view.end:
+                self._rewrite_from = self.durable if self._rewrite_from is None else self._rewrite_from
+                self._rewritten = False
+                self._doubted = True
+            self._opening = pin.opening
+        return pin
+
+    @property
+    def costly(self) -> bool:
+        """Whether its next append had better be synced: its file was closed for want of descriptors, and so much is
+        unproved that a sync costs less than writing that again each time this happens."""
+        view = self._view
+        return view is not None and view.end - self.durable > _REWRITE_LIMIT and view.handle.opening != self._opening
+
     def check(self) -> None:
-        """Raise if the log takes no more writes, or if somebody else has changed its length."""
+        """Raise if the log takes no more writes."""
         if self.poison is not None:
             raise LogPoisoned(
                 f"an earlier sync of {self.path} failed ({self.poison})",
                 "close the session and open it again: that writes the unproved bytes once more",
             )
-        if self._view is not None and not self._suspect and self._view.handle.file.size() != self._size:
-            raise HandleFenced(
-                f"{self.path} is {self._view.handle.file.size()} bytes long, not {self._size} as this writer left it",
-                "find the other writer, then open the session again",
-            )
+
+    def _fence(self, file: File | None) -> None:
+        """Raise if the log takes no more writes, or if somebody else has changed its length."""
+        self.check()
+        if file is not None and not self._suspect:
+            size = file.size()
+            if size != self._size:
+                raise HandleFenced(
+                    f"{self.path} is {size} bytes long, not {self._size} as this writer left it",
+                    "find the other writer, then open the session again",
+                )
 
     def _new_batch(self) -> Batch:
         return Batch(
@@ -236,9 +293,8 @@ class LogFile:
             sequence=self.last_sequence,
         )
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, file: File, data: bytes) -> None:
         view = self.view
-        file = view.handle.file
         new_end = view.end + len(data)
         if self._preallocate and new_end + SKIPPABLE_HEADER > self._size:
             self._reserve(file, new_end + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
@@ -270,38 +326,43 @@ class LogFile:
         """The log's birth: header and first batch in one write."""
         temp = self.path + TEMP_SUFFIX if self._by_rename else self.path
         try:
-            file = self.fs.create(temp)
+            handle = Handle.create(self.fs, self.path, temp)
         except FileExistsError:  # left by an interrupted birth of this very log: nothing of it was acknowledged
             self.fs.unlink(temp)
-            file = self.fs.create(temp)
-        size = len(data)
+            handle = Handle.create(self.fs, self.path, temp)
         try:
-            handle = Handle(file)
-            if self._preallocate:
-                self._size = 0
-                self._reserve(file, len(data) + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
-            covered = data
-            if self._size > len(data):
-                size = self._size
-                covered = data + encode_cover(size - len(data))
-            write_all(file, covered, 0)
-            self._size = size
-            if self._by_rename:
-                self._timed_sync(file)
-                self.fs.rename(temp, self.path)
+            with handle.pin() as file:
+                self._fill(handle, file, temp, data, sync)
         except BaseException:
-            file.close()  # the file itself is removed by _mend
+            if self._view is None:
+                handle.close()  # the file itself is removed by _mend
             raise
+
+    def _fill(self, handle: Handle, file: File, temp: str, data: bytes, sync: bool) -> None:
+        size = len(data)
+        if self._preallocate:
+            self._size = 0
+            self._reserve(file, len(data) + SKIPPABLE_HEADER + PREALLOCATE_BYTES)
+        covered = data
+        if self._size > len(data):
+            size = self._size
+            covered = data + encode_cover(size - len(data))
+        write_all(file, covered, 0)
+        self._size = size
+        if self._by_rename:
+            self._timed_sync(file)
+            self.fs.rename(temp, self.path)
         view = LogView(handle, self.path, self.header, 0)
         view.tail = Tail(0, 0)
         self.counters.appends += 1
         self.counters.bytes += len(covered)
+        self._opening = 1
         self._view = view
         if self._by_rename:
             self._sync_names()
             self.durable = len(data)
         elif sync:
-            self.sync_to(len(data))
+            self._sync_to(file, len(data))
 
     def _adopt(self, tail: Tail, batch: Batch, lines: list[Line]) -> None:
         for (span, data), notes in zip(batch.spans, batch.notes, strict=True):
@@ -317,17 +378,18 @@ class LogFile:
         self.counters.frames += len(batch.spans)
         self.touched = True
         self.clean = False
+        view.handle.unsynced = self.durable < batch.end
         view.end = batch.end  # the commit point in memory: only the flags may follow
         self._adopting = False
         self._suspect = False
 
-    def _abandon(self, tail: Tail) -> None:
+    def _abandon(self, file: File | None, tail: Tail) -> None:
         """After a failed append: forget what it defined, and mend the file now if that is possible."""
         self.counters.failures += 1
         tail.table.undo()
         self._adopting = False
         try:
-            self._mend()
+            self._mend(file)
         except DurabilityError:
             _log.warning("%s could not be cut back after a failed write; it will be before the next one", self.path)
 
@@ -336,14 +398,15 @@ class LogFile:
         if not self._suspect or self.poison is not None:
             return
         try:
-            self._mend()
+            with self._open() as file:
+                self._mend(file)
         except (ScopelogError, OSError) as error:
             _log.warning("%s could not be cut back after an interrupted write: %s", self.path, error)
 
-    def _mend(self) -> None:
+    def _mend(self, file: File | None) -> None:
         """Undo what an append left behind that was not adopted."""
-        if self._view is not None and self._view.end > 0:
-            self._cut_back()
+        if file is not None and self._view is not None and self._view.end > 0:
+            self._cut_back(file)
             return
         if self._view is not None:  # the log's birth was not finished
             view, self._view = self._view, None
@@ -361,11 +424,11 @@ class LogFile:
         except OSError as error:
             _log.warning("%s could not be removed: %s; the next attempt replaces it", path, error)
 
-    def _cut_back(self) -> None:
+    def _cut_back(self, file: File) -> None:
         """Cut the file to the last whole frame that was adopted."""
         view = self.view
         try:
-            view.handle.file.truncate(view.end)
+            file.truncate(view.end)
         except OSError as error:
             raise WriteFailed(
                 f"{self.path} could not be cut back to its last whole frame ({error})",
@@ -376,7 +439,7 @@ class LogFile:
         if self._rewrite_from is not None and self._rewrite_from >= view.end:
             self._rewrite_from = None
         if self._adopting:  # interrupted while memory was being brought up to date: ask the file instead
-            found = survey(view.handle.file, self.path)
+            found = survey(file, self.path)
             self._view = LogView.of_survey(view.handle, self.path, found)
             self._previous = found.last.checksum
             self.last_sequence = found.last.last
@@ -387,15 +450,18 @@ class LogFile:
 
     def sync(self) -> None:
         """Make everything appended so far durable. A failure poisons the log: :class:`OutcomeUnknown`."""
-        self.check()
+        with self._open() as file:
+            self._sync(file)
+
+    def _sync(self, file: File | None) -> None:
+        self._fence(file)
         if self._suspect:
-            self._mend()
-        if self._view is not None and not (self.synced and self.anchored):
-            self.sync_to(self.end)
+            self._mend(file)
+        if file is not None and self._view is not None and not (self.synced and self.anchored):
+            self._sync_to(file, self.end)
             self.durable_sequence = self.last_sequence
 
-    def sync_to(self, end: int) -> None:
-        file = self.view.handle.file
+    def _sync_to(self, file: File, end: int) -> None:
         unproved, self._rewrite_from = self._rewrite_from, self.durable  # until this sync has said yes
         if unproved is not None:
             self._rewrite(file, unproved, self.end)
@@ -407,6 +473,7 @@ class LogFile:
             self._sync_names()
         self.durable = end
         self._rewrite_from = None
+        self.view.handle.unsynced = self.view.end > end
 
     def _sync_names(self) -> None:
         try:
@@ -417,6 +484,7 @@ class LogFile:
 
     def _poisoned(self, error: OSError) -> OutcomeUnknown:
         self.poison = error
+        self.view.handle.unsynced = False  # there is nothing left to lose by closing it
         self.counters.failures += 1
         _log.error("sync of %s failed: %s; the log takes no more writes in this process", self.path, error)
         return self.unknown(error)
@@ -436,6 +504,8 @@ class LogFile:
 
     def _rewrite(self, file: File, start: int, end: int) -> None:
         """Write the kept bytes above the durable mark again: the same bytes, at the same place."""
+        if self._doubted:
+            self._look_again(start)
         try:
             while start < end:
                 data = read_all(file, min(_REWRITE_PIECE, end - start), start)
@@ -445,10 +515,23 @@ class LogFile:
                 self.counters.bytes += len(data)
                 start += len(data)
         except OSError as error:
-            raise WriteFailed(
-                f"the unproved bytes of {self.path} could not be written again ({error})",
-                "nothing was lost; make room or mend the disk and try again",
-            ) from error
+            raise self._not_rewritten(error) from error
+
+    def _not_rewritten(self, error: Exception) -> WriteFailed:
+        return WriteFailed(
+            f"the unproved bytes of {self.path} could not be written again ({error})",
+            "nothing was lost; make room or mend the disk and try again",
+        )
+
+    def _look_again(self, start: int) -> None:
+        """While the file was closed the kernel may have dropped what it could not write, and told nobody."""
+        try:
+            self.view.verify(start)
+        except CorruptLog as error:
+            raise self._poisoned(OSError(errno.EIO, f"bytes that were not synced are lost: {error.cause}")) from error
+        except ReadFailed as error:
+            raise self._not_rewritten(error) from error
+        self._doubted = False
 
     # --- close ----------------------------------------------------------------------------------
 
@@ -464,15 +547,29 @@ class LogFile:
             return
         try:
             if clean and self.poison is None and (self.touched or not self.clean):
-                self.sync()
-                self._write_closing()
+                self._close_cleanly()
             if last is not None and self.poison is None:
                 last(self.view, self.durable)
         finally:
             self._closed = True
             self.view.handle.close()
 
-    def _write_closing(self) -> None:
+    def _close_cleanly(self) -> None:
+        try:
+            with self._open() as file:
+                self._sync(file)
+                if file is not None:
+                    self._write_closing(file)
+        except WriteFailed as error:
+            if self._suspect or not (self.synced and self.anchored):
+                raise
+            self._not_closed(error)
+
+    def _not_closed(self, error: Exception) -> None:
+        self.counters.failures += 1
+        _log.warning("%s could not be closed cleanly: %s; all that was acknowledged is on disk", self.path, error)
+
+    def _write_closing(self, file: File) -> None:
         view = self.view
         batch = self._new_batch()
         if view.tail.length >= CLOSE_INDEX_BYTES:
@@ -482,11 +579,10 @@ class LogFile:
             closing = batch.close(batch.end)
         data = batch.data()
         try:
-            view.handle.file.truncate(view.end)  # first: no state in between is odd, all before it is synced
-            write_all(view.handle.file, data, view.end)
+            file.truncate(view.end)  # first: no state in between is odd, all before it is synced
+            write_all(file, data, view.end)
         except OSError as error:
-            self.counters.failures += 1
-            _log.warning("%s could not be closed cleanly: %s; all that was acknowledged is on disk", self.path, error)
+            self._not_closed(error)
             return
         self.closing = (batch.end - len(closing), closing)
         self.counters.bytes += len(data)

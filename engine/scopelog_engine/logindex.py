@@ -57,7 +57,10 @@ class Log(Protocol):
         """The stretch before another one, proved to meet it."""
 
     def closed_part(self) -> Log:
-        """The closed stretches alone, as they are now; keeps the file open until :meth:`let_go`."""
+        """The closed stretches alone, as they are now."""
+
+    def hold(self) -> None:
+        """Keep the file open until :meth:`let_go`."""
 
     def let_go(self) -> None: ...
 
@@ -189,6 +192,7 @@ class LogIndex:
         if not self._busy.acquire(blocking=False):
             return False  # another thread is at it
         try:
+            view.hold()  # not before: many may wait for their turn, and the file may be closed meanwhile
             tree = self._extend(view, durable, None if anew else self._stored(view), least, most)
             done, due = True, (tree.root.end if tree is not None else 0) + _worth(tree)
         except CorruptLog as error:

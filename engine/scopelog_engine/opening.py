@@ -115,6 +115,7 @@ def _reopen(store: Environment, writer: Writer, log: Recovered, epoch: int, dire
         log.path,
         log.handle,
         log.survey,
+        log.size,
         epoch=epoch,
         counters=writer.counters,
         monotonic=store.clock.monotonic,

@@ -24,6 +24,7 @@ from .errors import (
     ScopelogError,
 )
 from .fs import FileSystem
+from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
 from .info import SessionInfo, info_of
 from .layout import KIND_HEADER, MAIN_FILE, scope_file_sequence
@@ -32,7 +33,7 @@ from .logindex import LogIndex
 from .recovery import NO_RESOURCES
 from .scope import SESSION
 from .survey import Survey, survey
-from .view import Handle, LogView, bounds, page
+from .view import LogView, bounds, page
 
 _ATTEMPTS: Final = 16
 T = TypeVar("T")
@@ -144,9 +145,10 @@ class Reader:
 
     def _open(self, fresh: _Snapshot, name: str, kind: str) -> tuple[LogView, Survey]:
         path = os.path.join(self._directory, name)
-        handle = Handle(self._fs.open_readonly(path))
+        handle = Handle.open_readonly(self._fs, path)
         fresh.handles.append(handle)
-        found = survey(handle.file, path, judge=False)
+        with handle.pin() as file:
+            found = survey(file, path, judge=False)
         check_owner(found.header, path, kind=kind, store=self._store, session=self.session)
         view = LogView.of_survey(handle, path, found)
         view.index = self._index if kind == KIND_MAIN else None
@@ -183,7 +185,8 @@ class Reader:
     def _cut_since(self, error: CorruptLog) -> bool:
         for view in self._now.views.values():
             if view.path == error.path and error.offset < view.end:
-                return survey(view.handle.file, view.path, judge=False).end <= error.offset
+                with view.pinned() as file:
+                    return survey(file, view.path, judge=False).end <= error.offset
         return False
 
     def scopes(self) -> list[str]:

@@ -42,7 +42,7 @@ class Reading(Storing):
             return page(merged(view, staged, address, cursor, descending), limit, stop_at_tag)
         finally:
             if view is not None:
-                view.handle.__exit__()
+                view.let_go()
 
     def get(self, scope: str, address: Address) -> Record | None:
         """The latest write of a value if it is no delete, else None."""
@@ -53,7 +53,7 @@ class Reading(Storing):
         try:
             return view.get(address)
         finally:
-            view.handle.__exit__()
+            view.let_go()
 
     def scan(self, scope: str, namespace: str, prefix: str) -> list[Record]:
         """Living values of a namespace whose keys start with ``prefix``, by code point order of their keys."""
@@ -64,7 +64,7 @@ class Reading(Storing):
         try:
             return view.scan(namespace, prefix)
         finally:
-            view.handle.__exit__()
+            view.let_go()
 
     def _readable(self, scope: str) -> ScopeState | None:
         """The scope's state, at a moment when nobody is storing and all commits admitted before have ended.
@@ -125,12 +125,11 @@ class Reading(Storing):
         return joined
 
     def _snapshot(self, state: ScopeState | None) -> LogView | None:
-        """A frozen view, entered; the caller leaves it."""
+        """A frozen view, whose file stays open; the caller lets go of it."""
         if state is None or state.log is None or not state.log.born:
             return None
         view = state.log.view.snapshot()
         view.index = self._index if state is self._main else None
-        view.handle.__enter__()
         return view
 
     # --- state ------------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ class Reading(Storing):
         try:
             return info_of(view, self.session)
         finally:
-            view.handle.__exit__()
+            view.let_go()
 
     def durable_sequence(self, scope: str, level: Durability | None = None) -> int:
         """Up to which sequence the scope's records are stored at ``level`` (default: the scope's own); 0 if none."""

@@ -15,11 +15,12 @@ from zlib import crc32
 
 from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed
 from .fs import File, FileSystem, write_all
+from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, check_owner
 from .layout import ASIDE_SUFFIX, KIND_HEADER, MAX_SEQUENCE, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
 from .scan import fetch
 from .survey import CORRUPT, LIVE, Survey, survey
-from .view import Handle, LogView
+from .view import LogView
 
 _log = logging.getLogger(__name__)
 _PIECE: Final = 1024 * 1024
@@ -76,47 +77,57 @@ class Recovery:
 
 @dataclass
 class Recovered:
-    """A log ready to be written: its open file and its survey. ``proved``: recovery has synced every byte of it."""
+    """A log ready to be written: its file, its survey as it was found, and its length now.
+
+    ``proved``: recovery has synced every byte of it.
+    """
 
     path: str
     handle: Handle
     survey: Survey
-    proved: bool
+    size: int
+    proved: bool = False
 
 
 def recover_main(fs: FileSystem, path: str, *, store: str, session: str, report: Recovery) -> Recovered:
     """Open main for writing. Raises :class:`CorruptLog` for proved damage, with nothing changed."""
-    handle = Handle(fs.open(path))
+    handle = Handle.open(fs, path)
     try:
-        found = survey(handle.file, path)
-        check_owner(found.header, path, kind=KIND_MAIN, store=store, session=session)
-        if found.verdict == CORRUPT:
-            raise found.damage(path)
-        proved = _mend(fs, handle.file, path, found, report)
+        with handle.pin() as file:
+            found = survey(file, path)
+            check_owner(found.header, path, kind=KIND_MAIN, store=store, session=session)
+            if found.verdict == CORRUPT:
+                raise found.damage(path)
+            main = Recovered(path, handle, found, found.size)
+            _mend(fs, main, report)
     except BaseException:
         handle.close()
         raise
     report.clean = found.clean and found.size == found.end
-    report.unproved_bytes = 0 if proved or report.clean else found.end - found.mark
-    return Recovered(path, handle, found, proved)
+    report.unproved_bytes = 0 if main.proved or report.clean else found.end - found.mark
+    return main
 
 
-def _mend(fs: FileSystem, file: File, path: str, found: Survey, report: Recovery) -> bool:
-    """Cut what is torn; True if that included a sync of the whole log."""
+def _mend(fs: FileSystem, log: Recovered, report: Recovery) -> None:
+    """Cut what is torn, and then prove the rest by a sync."""
+    found, path = log.survey, log.path
     if found.verdict == LIVE:
         if found.size > found.end and not found.covered:
-            file.truncate(found.end)  # untouched zeros behind a cover that does not reach the end
-        return False
-    kept, length = _keep(fs, file, path, found)
-    _rewrite(file, path, found.mark, found.end)
-    file.truncate(found.end)
-    file.sync()
+            with log.handle.pin() as file:
+                file.truncate(found.end)  # untouched zeros behind a cover that does not reach the end
+            log.size = found.end
+        return
+    with log.handle.pin() as file:
+        kept, length = _keep(fs, file, path, found)
+        _rewrite(file, path, found.mark, found.end)
+        file.truncate(found.end)
+        file.sync()
+    log.size, log.proved = found.end, True
     reason = found.fault.value if found.fault else "the log goes on in a way that does not follow"
     report.torn.append(
         TornTail(path, found.end, length, found.last.last, kept, reason, corrupt=found.verdict == CORRUPT)
     )
     _log.info("%s: %d bytes cut from offset %d on (%s), kept in %s", path, length, found.end, reason, kept)
-    return True
 
 
 def _keep(fs: FileSystem, file: File, path: str, found: Survey) -> tuple[str, int]:
@@ -220,8 +231,9 @@ def _look_at(
     """One sidecar, if it is ours and can be read; else it is set aside or reported."""
     handle: Handle | None = None
     try:
-        handle = Handle(fs.open(path))
-        found = survey(handle.file, path)
+        handle = Handle.open(fs, path)
+        with handle.pin() as file:
+            found = survey(file, path)
         check_owner(found.header, path, kind=KIND_SCOPE, store=store, session=session)
     except (CorruptLog, NewerFormat, ForeignFile, ReadFailed, OSError) as error:
         if handle is not None:
@@ -242,7 +254,7 @@ def _look_at(
         handle.close()
         _set_aside(fs, path, reason, report)
         return None
-    return Sidecar(found.header.scope, first, Recovered(path, handle, found, False))
+    return Sidecar(found.header.scope, first, Recovered(path, handle, found, found.size))
 
 
 def _tell_apart(
@@ -267,7 +279,7 @@ def _tell_apart(
     born = []
     for car in result.living:
         log = car.log
-        log.proved = _mend(fs, log.handle.file, log.path, log.survey, report)
+        _mend(fs, log, report)
         if log.survey.last.kind != KIND_HEADER:
             born.append(car)
             continue

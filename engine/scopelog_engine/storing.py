@@ -89,8 +89,9 @@ class Storing(Looping):
         return True
 
     def _wait_or_lead(self) -> None:
-        """As :meth:`_wait`; what a loop was asked to store is stored here first, for the loop may be this thread's."""
-        if not (self._asked and self._led_soon) or self._leader or self._gate:
+        """As :meth:`_wait`; what is asked for and nobody stores is stored here first: who was to may be a loop, and the
+        loop may be this thread's."""
+        if not self._asked or self._leader or self._gate:
             self._wait()
             return
         self._lock.release()
@@ -198,14 +199,16 @@ class Storing(Looping):
     def _begin(self, most: int | None) -> None:
         """Take what is asked for into ``_work``: ephemeral scopes first, main with its retirements last.
 
-        ``most``: of no more scopes than that, unless main is asked for: a retirement must not overtake a commit of
+        ``most``: of no more scopes than that, unless main is asked for a retirement: it must not overtake a commit of
         its scope.
         """
         main = self._main
+        if most is not None and any(isinstance(ticket, Commit) and ticket.retires for ticket in main.tickets):
+            most = None
         left: list[ScopeState] = []
         for state in self._asked:
             if state.tickets and state is not main:
-                if most is not None and len(self._work) >= most and not main.tickets:
+                if most is not None and len(self._work) >= most:
                     left.append(state)
                 else:
                     self._take(state)
@@ -296,12 +299,13 @@ class Storing(Looping):
                 log = work.begin_with(state.log)  # born meanwhile: a sidecar of this very round needed main
             if lines and log is None:
                 log = work.log = self._new_log(state, lines[0].first)
-            if work.sync and state is not self._main and log is not None:
+            sync = work.sync or (log is not None and log.costly)
+            if sync and state is not self._main and log is not None:
                 self._anchor(log)
             if log is not None:
                 if lines:
-                    log.append(lines, self._env.clock.wall_ms(), sync=work.sync, crowd=len(self._work) > _CROWD)
-                elif work.sync:
+                    log.append(lines, self._env.clock.wall_ms(), sync=sync, crowd=len(self._work) > _CROWD)
+                elif sync:
                     log.sync()
         except ScopelogError as failure:
             return Outcome(kept, failed_join, failure, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
@@ -10,13 +9,13 @@ from zlib import crc32
 
 from .answers import Answers
 from .codec import BadPayload, decompress
-from .errors import CorruptLog, HandleClosed
+from .errors import CorruptLog, ReadFailed
 from .frame import Fault, Frame, Short, parse_frame
-from .fs import File
+from .handle import Handle, Pin
 from .header import Header, digest_of
 from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
 from .lines import Address, BadLine, Record, decode_lines
-from .scan import Walk, fetch, frame_at
+from .scan import PIECE, Walk, fetch, frame_at
 from .stretch import BadIndex, Closed, Span, Summary, Tail, note_of
 from .survey import Survey, frame_cap, read_header
 from .totals import Totals
@@ -26,46 +25,12 @@ _INDEX_PIECE: Final = 8 * 1024  # read for an index frame; most are shorter
 _READ_WHOLE: Final = 1024 * 1024  # a stretch up to this length is read in one piece
 
 
-class Handle:
-    """A file shared by a writer and its readers: closed once the writer has let go and no read is running."""
-
-    __slots__ = ("_gone", "_lock", "_users", "file")
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self._lock = threading.Lock()
-        self._users = 0
-        self._gone = False
-
-    def __enter__(self) -> File:
-        with self._lock:
-            if self._gone:
-                raise HandleClosed("the log was closed", "open the session again")
-            self._users += 1
-        return self.file
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            last = self._gone and self._users == 0
-        if last:
-            self.file.close()
-
-    def close(self) -> None:
-        with self._lock:
-            if self._gone:
-                return
-            self._gone = True
-            now = self._users == 0
-        if now:
-            self.file.close()
-
-
 class LogView(Answers):
     """One log as it stood at a survey, or as its writer has extended it since."""
 
     def __init__(self, handle: Handle, path: str, header: Header, end: int) -> None:
         self.handle = handle
+        self._pin: Pin | None = None  # of a snapshot
         self.path = path
         self.header = header
         self.digest = digest_of(header)
@@ -100,27 +65,48 @@ class LogView(Answers):
         return self._tail
 
     def snapshot(self) -> LogView:
-        """The same log, frozen: what the writer appends later is not seen."""
+        """The same log, frozen: what the writer appends later is not seen.
+
+        Its file stays open until :meth:`let_go`, or until nobody refers to the snapshot: the writer may retire the
+        scope meanwhile, and unlink the file. Raises :class:`ReadFailed`.
+        """
         view = LogView(self.handle, self.path, self.header, self.end)
+        view.hold()
         view._tail = self.tail.snapshot()
         view._closed = self._closed
         view.index = self.index
         return view
 
     def closed_part(self) -> LogView:
-        """The closed stretches alone, as they are now. Holds the file open until :meth:`let_go`."""
+        """The closed stretches alone, as they are now."""
         tail = self.growing_tail
         view = LogView(self.handle, self.path, self.header, tail.start)
         view._tail = Tail(tail.start, tail.previous)
-        self.handle.__enter__()
         return view
 
+    def hold(self) -> None:
+        """Have the file stay open until :meth:`let_go`. Raises as :meth:`pinned`."""
+        self._pin = self.pinned()
+
     def let_go(self) -> None:
-        """Of a :meth:`closed_part`, once."""
-        self.handle.__exit__()
+        """Nobody reads this snapshot, or this part, any more. May be done twice."""
+        self._pin = None
 
     def file_size(self) -> int:
-        return self.handle.file.size()
+        with self.pinned() as file:
+            return file.size()
+
+    def pinned(self) -> Pin:
+        """The log's file, to be used in a ``with`` statement. Raises :class:`ReadFailed`, and as :meth:`Handle.pin`."""
+        if self._pin is not None:
+            return self._pin
+        try:
+            return self.handle.pin()
+        except OSError as error:
+            raise ReadFailed(
+                f"{self.path} could not be opened again ({error})",
+                "check the disk and the limit of open files; nothing was changed, and the call may be tried again",
+            ) from error
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -130,7 +116,7 @@ class LogView(Answers):
         index = survey.newest_index
         start = index.end if index else survey.spans[0].offset if survey.spans else survey.end
         length = survey.spans[-1].offset + survey.spans[-1].length - start if survey.spans else 0
-        chunk = fetch(self.handle.file, self.path, length, start) if length <= _READ_WHOLE else b""
+        chunk = self._fetch(length, start) if length <= _READ_WHOLE else b""
         numbers: dict[int, Address] = {}
         frames = [(span, self._decode(span, numbers, chunk, start)) for span in survey.spans]
         tail = self.open_stretch(index, start, frames, numbers)
@@ -158,13 +144,40 @@ class LogView(Answers):
     def crc(self, start: int, end: int) -> int:
         """Checksum of the bytes of a stretch."""
         crc = 0
-        while start < end:
-            data = fetch(self.handle.file, self.path, min(_READ_WHOLE, end - start), start)
-            if not data:
-                raise self._corrupt(start, 0, "the file is shorter than it was", "short")
-            crc = crc32(data, crc)
-            start += len(data)
+        with self.pinned() as file:
+            while start < end:
+                data = fetch(file, self.path, min(_READ_WHOLE, end - start), start)
+                if not data:
+                    raise self._corrupt(start, 0, "the file is shorter than it was", "short")
+                crc = crc32(data, crc)
+                start += len(data)
         return crc
+
+    def verify(self, start: int) -> None:
+        """Read the log from ``start`` on once more, and hold it against the checksums of its stretches.
+
+        Raises :class:`CorruptLog`, :class:`ReadFailed`.
+        """
+        self._closed.clear()
+        stretch: Tail | Closed = self.tail
+        while True:
+            if self.crc(stretch.start, stretch.end) != stretch.crc:
+                raise self._corrupt(stretch.start, stretch.first - 1, "its stretch is not what was written", "checksum")
+            if stretch.start <= start:
+                return
+            if not stretch.previous:
+                break
+            stretch = self.before(stretch)
+        with self.pinned() as file:
+            read_header(file, self.path)
+
+    def _fetch(self, length: int, offset: int) -> bytes:
+        with self.pinned() as file:
+            return fetch(file, self.path, length, offset)
+
+    def _frame_at(self, offset: int, end: int, piece: int = PIECE) -> tuple[Frame | Fault, bytes]:
+        with self.pinned() as file:
+            return frame_at(file, self.path, offset, end, self.digest, self.cap, piece)
 
     def _decode(self, span: Span, numbers: dict[int, Address], chunk: bytes = b"", base: int = 0) -> list[Record]:
         """Records of the frame that fills ``span``; ``chunk``, if it holds it, stands at ``base``."""
@@ -175,7 +188,7 @@ class LogView(Answers):
             found = parse_frame(data, offset - base, base, self.digest)
         else:
             base = offset
-            found, data = frame_at(self.handle.file, self.path, offset, offset + length, self.digest, self.cap)
+            found, data = self._frame_at(offset, offset + length)
         if not isinstance(found, Frame) or found.length != length:
             if found is Fault.ENVELOPE and data[offset - base] >= KIND_INSIDE:
                 return []  # a foreign skippable frame inside the chain
@@ -210,7 +223,7 @@ class LogView(Answers):
         kept = self._closed.get(offset)
         if kept is not None:
             return kept
-        found, data = frame_at(self.handle.file, self.path, offset, self.end, self.digest, self.cap, _INDEX_PIECE)
+        found, data = self._frame_at(offset, self.end, _INDEX_PIECE)
         if not isinstance(found, Frame) or found.kind != KIND_INDEX:
             fault = found if isinstance(found, Fault) else Fault.MAGIC
             detail = f"its index frame cannot be read ({fault.value})"
@@ -233,20 +246,21 @@ class LogView(Answers):
         """Records of a stretch, one list a frame."""
         chunk, base = b"", summary.start
         if summary.end - summary.start <= _READ_WHOLE:
-            chunk = fetch(self.handle.file, self.path, summary.end - summary.start, summary.start)
+            chunk = self._fetch(summary.end - summary.start, summary.start)
         numbers = dict(summary.numbers)
         for span in reversed(summary.spans) if newest_first else summary.spans:
             yield self._decode(span, numbers, chunk, base)
 
     def records(self) -> Iterator[Record]:
         """Every record of the log from its header on. Raises :class:`CorruptLog` where the good prefix ends early."""
-        _, first = read_header(self.handle.file, self.path)
-        walk = Walk(self.handle.file, self.path, first.end, first, self.end, self.digest, self.cap)
-        numbers: dict[int, Address] = {}
-        sequence = first.last
-        for frame, payload in walk:
-            yield from self.decode_frame(frame, payload, numbers)
-            sequence = frame.last
+        with self.pinned() as file:
+            _, first = read_header(file, self.path)
+            walk = Walk(file, self.path, first.end, first, self.end, self.digest, self.cap)
+            numbers: dict[int, Address] = {}
+            sequence = first.last
+            for frame, payload in walk:
+                yield from self.decode_frame(frame, payload, numbers)
+                sequence = frame.last
         if walk.offset < self.end:
             fault = walk.fault or Fault.SHORT
             raise CorruptLog(

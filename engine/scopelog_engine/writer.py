@@ -461,7 +461,7 @@ class Writer(Reading):
         return True
 
     def after_fork(self) -> None:
-        """In the child: close the copies, so that the parent's flock is not kept alive, and refuse every call."""
+        """In the child: let go of the lock's copy, so that the parent's flock is not kept alive; refuse every call."""
         self._lock = threading.RLock()  # the old one may be held by a thread that does not exist here
         self._owned = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
@@ -472,10 +472,7 @@ class Writer(Reading):
                 "open the store again in this process, once the parent has closed it",
             )
         )
-        for state in self._scopes.values():
-            if state.log is not None and state.log.born:
-                state.log.view.handle.file.close()
-        self._writer_lock.release()
+        self._writer_lock.release()  # the logs' files were closed by their pool
 
     @staticmethod
     def _raise_failure(state: ScopeState) -> None:

@@ -18,6 +18,7 @@ from scopelog_engine.clock import ManualClock, SystemClock
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery, SetAside, TornTail
 from scopelog_engine.scope import Coalescer
 from scopelog_engine.writer import Receipt
@@ -90,6 +91,7 @@ __all__ = [
     "OpenFailed",
     "OutcomeUnknown",
     "ReadFailed",
+    "Rebuilt",
     "Receipt",
     "Recovery",
     "Scope",

@@ -21,6 +21,7 @@ from scopelog_engine.elements import Json
 from scopelog_engine.errors import ScopelogError
 from scopelog_engine.fs import FileSystem
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Receipt
 
@@ -344,6 +345,20 @@ class AsyncStore:
     async def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :meth:`Store.check`."""
         return await in_thread(lambda: self.sync.check(session_id, deep=deep))
+
+    async def index_state(self) -> dict[str, int | bool | str | None]:
+        """See :meth:`Store.index_state`."""
+        return await in_thread(self.sync.index_state)
+
+    async def rebuild_index(
+        self, session_ids: Iterable[str] | None = None, *, unreadable: list[Finding] | None = None
+    ) -> list[Rebuilt]:
+        """See :meth:`Store.rebuild_index`."""
+        return await in_thread(lambda: self.sync.rebuild_index(session_ids, unreadable=unreadable))
+
+    async def discard_index(self) -> None:
+        """See :meth:`Store.discard_index`."""
+        await in_thread(self.sync.discard_index)
 
     async def close(self, *, force: bool = False) -> None:
         """See :meth:`Store.close`."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Self
 
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
 from scopelog_engine.durability import Durability
 from scopelog_engine.environment import Settings
-from scopelog_engine.errors import InvalidInput
+from scopelog_engine.errors import InvalidInput, UnsupportedPlatform, WriteFailed
 from scopelog_engine.fs import FileSystem
+from scopelog_engine.index import StoreIndex
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.layout import check_id
+from scopelog_engine.rebuild import Rebuilt, rebuild
 from scopelog_engine.store import Store as EngineStore
 from scopelog_engine.store import leave_out
 
@@ -137,6 +140,36 @@ class Store:
         :class:`ReadFailed`, :class:`CorruptLog` for the store's own header.
         """
         return self._store.check(session_id, deep=deep)
+
+    def index_state(self) -> dict[str, int | bool | str | None]:
+        """The state of the index as plain data; see scopes/README.md, "The index"."""
+        return self._index().state()
+
+    def rebuild_index(
+        self, session_ids: Iterable[str] | None = None, *, unreadable: list[Finding] | None = None
+    ) -> list[Rebuilt]:
+        """Derive the index again from the logs: of these sessions, or all of it. It may be done while they are written.
+
+        Returns what is covered now of each. What cannot be read is left out and told to ``unreadable``, by default to
+        the log. Raises :class:`NoSuchSession` for one of ``session_ids``, :class:`WriteFailed`,
+        :class:`UnsupportedPlatform` where there can be no index.
+        """
+        wanted = None if session_ids is None else [check_id("session", session) for session in session_ids]
+        return list(rebuild(self._store, wanted, leave_out if unreadable is None else unreadable.append))
+
+    def discard_index(self) -> None:
+        """Remove the index; it comes back where it is of use. Raises :class:`WriteFailed` if it cannot be removed."""
+        index = self._index()
+        if not index.discard():
+            raise WriteFailed(
+                f"the index {index.directory} could not be removed", "another process may be writing to it"
+            )
+
+    def _index(self) -> StoreIndex:
+        index = self._store.index
+        if index is None:
+            raise UnsupportedPlatform(f"{self.path} is on a disk that an index cannot be kept on", "do without")
+        return index
 
     def close(self, *, force: bool = False) -> None:
         """Close all sessions, then the store; see :meth:`Session.close`. Closing twice is legal."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 
 from scopelog_engine.check import Finding
-from scopelog_engine.index import StoreIndex
 from scopelog_engine.layout import check_id
 from scopelog_engine.rebuild import Rebuilt, rebuild
 
-from ..errors import UnsupportedPlatform, WriteFailed
-from ..store import Store
 from . import output
 from .looking import opened, raise_unread
 from .output import printable
@@ -37,7 +34,7 @@ def rebuild_index(path: str, sessions: tuple[str, ...], as_json: bool) -> None:
         total = sum(one.bytes for one in done)
         if as_json:
             summary = {"sessions": len(done), "log_bytes": total, "seconds": round(seconds, 3)}
-            output.put_json({"done": True, **summary, "index": _index(store).state()})
+            output.put_json({"done": True, **summary, "index": store.index_state()})
         else:
             output.put_text(f"{output.count(len(done), 'session')}, {output.count(total, 'byte')} of log")
     raise_unread(unreadable)
@@ -46,7 +43,7 @@ def rebuild_index(path: str, sessions: tuple[str, ...], as_json: bool) -> None:
 def stat_index(path: str, as_json: bool) -> None:
     """What the index is, and what it covers."""
     with opened(path) as store:
-        state = _index(store).state()
+        state = store.index_state()
         if as_json:
             output.put_json(state)
         else:
@@ -57,16 +54,5 @@ def stat_index(path: str, as_json: bool) -> None:
 def discard_index(path: str) -> None:
     """Remove the index's files; it comes back when there is need."""
     with opened(path) as store:
-        index = _index(store)
-        if not index.discard():
-            raise WriteFailed(
-                f"the index {index.directory} could not be removed", "another process may be writing to it"
-            )
+        store.discard_index()
         output.put_text("removed")
-
-
-def _index(store: Store) -> StoreIndex:
-    index = store._store.index
-    if index is None:
-        raise UnsupportedPlatform(f"{store.path} is on a disk that an index cannot be kept on", "do without")
-    return index
