@@ -29,6 +29,7 @@ from scopelog import (
     Store,
     ephemeral,
 )
+from scopelog_engine.elements import freeze
 from scopelog_engine.layout import MAX_DEPTH, MAX_ELEMENT_BYTES
 
 from .stores import DELTAS, MESSAGES, SCOPE, TITLE, assert_refused
@@ -214,3 +215,20 @@ def test_writes_that_raise_while_they_are_made(session: Session, store_path: Pat
         raise InvalidElement("made up", "none")
 
     assert_refused(session, store_path, lambda: session.commit(writes()), InvalidElement)
+
+
+def test_an_error_says_where_in_the_element_the_trouble_is() -> None:
+    """"A set is not JSON" was all that was said of a message of a thousand parts."""
+    twice: list[Json] = []
+    twice += [twice, twice]  # a cycle with two ways round: looking must not take for ever
+    cases: list[tuple[Json, str]] = [
+        ({"messages": [1, {"when": {1}}]}, "a set at ['messages'][1]['when'] is not JSON"),
+        ([0.0, float("nan")], "nan at [1] is not JSON"),
+        ({"a": {1: 2}}, "a dict key at ['a'] is a int, not a str"),
+        ({1}, "a set is not JSON"),
+        ([twice, {1}], "a set at [1] is not JSON"),
+    ]
+    for element, told in cases:
+        with pytest.raises(InvalidElement) as caught:
+            freeze(element)
+        assert told in caught.value.cause

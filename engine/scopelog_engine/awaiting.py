@@ -31,6 +31,7 @@ from .writer import Change, Receipt, Writer, prepare
 _SLICE_SECONDS: Final = 0.001  # how long a read holds the loop in one go
 _SLICE_RECORDS: Final = 32
 _SCAN_INLINE_BYTES: Final = 256 * 1024  # a longer log is scanned in a thread
+_LONG_LOG_BYTES: Final = 1024 * 1024  # in a longer one, finding what is not at its end may take many reads
 T = TypeVar("T")
 
 
@@ -195,22 +196,26 @@ class AsyncWriter:
         limit: int | None = None,
         stop_at_tag: str | None = None,
     ) -> list[Record]:
-        """See :meth:`Writer.read`. A long read lets other tasks run every millisecond."""
+        """See :meth:`Writer.read`. A long read lets other tasks run every millisecond; one that begins far back in a
+        long log runs in a thread, for it has to find its way first."""
         view, staged = await self._look(scope, address)
         try:
             records = merged(view, staged, address, cursor, descending)
-            if self._writer._env.pace.quick:
+            far = view is not None and view.end > _LONG_LOG_BYTES and not (descending and cursor is None)
+            if self._writer._env.pace.quick and not far:
                 return await _page_in_slices(records, limit, stop_at_tag)
             return await in_thread(lambda: page(records, limit, stop_at_tag))
         finally:
             _leave((view, staged))
 
     async def get(self, scope: str, address: Address) -> Record | None:
-        """See :meth:`Writer.get`."""
+        """See :meth:`Writer.get`. Of a long log, what was not set lately is looked for in a thread."""
         view, staged = await self._look(scope, None)
         if view is None:
             return None
         try:
+            if view.end > _LONG_LOG_BYTES and address not in view.tail.values:
+                return await in_thread(lambda: view.get(address))
             return await self._quickly(lambda: view.get(address))
         finally:
             _leave((view, staged))
@@ -303,8 +308,7 @@ class AsyncWriter:
     async def _quickly(self, call: Callable[[], T]) -> T:
         """Run a call that touches the disk a few times: inline while that is quick and nobody is storing."""
         writer = self._writer
-        clock = writer._env.clock
-        if writer._leader or not writer._env.pace.inline(clock.monotonic()):
+        if writer._leader or not writer._env.pace.quick:  # trials of a slow disk are for commits, which measure it
             return await in_thread(call)
         return call()
 

@@ -28,6 +28,8 @@ decode_json = msgspec.json.Decoder().decode
 NOT_PLAIN: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """What the quick path raises for an element that needs a closer look."""
 SHALLOW_BYTES: Final = 2 * MAX_DEPTH  # shorter text cannot nest deeper than the limit
+_LONGEST_PLACE: Final = 1000
+_LONGEST_KEY: Final = 60  # characters of a key that an error names
 _CHUNK: Final = 600  # digits that any setting of the interpreter's limit lets through
 _LARGEST_INT: Final = 10**MAX_INT_DIGITS
 _REMEDY: Final = "store dict (str keys), list, str, int, float, bool or None"
@@ -122,12 +124,15 @@ def _walk(element: Json) -> None:
         if isinstance(item, int):
             if not -_LARGEST_INT < item < _LARGEST_INT:
                 raise LimitExceeded(
-                    f"an integer has more than {MAX_INT_DIGITS} digits", "store it as a string, or in pieces"
+                    f"an integer{_place_of(item, element)} has more than {MAX_INT_DIGITS} digits",
+                    "store it as a string, or in pieces",
                 )
             continue
         if isinstance(item, float):
             if not math.isfinite(item):
-                raise InvalidElement(f"{item!r} is not JSON", "store None or a string in its place")
+                raise InvalidElement(
+                    f"{item!r}{_place_of(item, element)} is not JSON", "store None or a string in its place"
+                )
             continue
         if isinstance(item, (dict, list)):
             if depth >= MAX_DEPTH:
@@ -135,9 +140,32 @@ def _walk(element: Json) -> None:
             if isinstance(item, dict):
                 for key in item:
                     if not isinstance(key, str):
-                        raise InvalidElement(f"a dict key is a {type(key).__name__}, not a str", _REMEDY)
+                        where = _place_of(item, element)
+                        raise InvalidElement(f"a dict key{where} is a {type(key).__name__}, not a str", _REMEDY)
                 stack.extend((value, depth + 1) for value in item.values())
             else:
                 stack.extend((value, depth + 1) for value in item)
             continue
-        raise InvalidElement(f"a {type(item).__name__} is not JSON", _REMEDY)
+        raise InvalidElement(f"a {type(item).__name__}{_place_of(item, element)} is not JSON", _REMEDY)
+
+
+def _place_of(wanted: Any, element: Json) -> str:
+    """Where in the element an object stands, as " at ['messages'][1]": keys and numbers, never a value. '' if it is
+    the element itself. For errors alone: it walks all of it once more."""
+    stack: list[tuple[Any, str]] = [(element, "")]
+    seen: set[int] = set()  # by identity: there may be cycles
+    while stack:
+        item, place = stack.pop()
+        if item is wanted:
+            return f" at {place}" if place else ""
+        if id(item) in seen or len(place) > _LONGEST_PLACE:
+            continue
+        seen.add(id(item))
+        parts = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
+        stack.extend((value, f"{place}[{_shortened(key)}]") for key, value in parts)
+    return ""
+
+
+def _shortened(key: Any) -> str:
+    text = repr(key)
+    return text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}...'"

@@ -157,7 +157,7 @@ class ListState:
         if coalescer is not None and coalescer is not self.coalescer:
             raise InvalidInput(
                 f"the list {self.address.namespace}/{self.address.key} was used with another coalescer before",
-                "name the same coalescer wherever the address is made",
+                "name the same function wherever the address is made; a lambda is another one each time",
             )
 
 

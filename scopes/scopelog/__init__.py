@@ -4,7 +4,10 @@ Layout::
 
     store       Store: a directory of sessions
     session     Session, SessionReader and what they return
+    aio         AsyncStore, AsyncSession, AsyncSessionReader: the same for asyncio, imported from there
     addresses   value(), list_of(), ephemeral(); Value, List, Write and the scopes they belong to
+    metadata    a session's name and labels
+    listing     which sessions a catalogue lists, and in which order
     errors      every error, one tree
     cli         the ``scopelog`` command (extra ``cli``)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Generic, TypeVar, final
 
 from scopelog_engine.elements import Json
-from scopelog_engine.errors import InvalidAddress
+from scopelog_engine.errors import InvalidAddress, InvalidInput
 from scopelog_engine.layout import MAX_NAME_BYTES, MAX_SEQUENCE, check_id
 from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, TRIM, VALUE, Address, new_tuple
 from scopelog_engine.scope import SESSION as SESSION_ID
@@ -115,6 +115,8 @@ class List(_Address[S_co]):
 
     def __init__(self, scope_id: str, namespace: str, key: str, coalescer: Coalescer | None) -> None:
         super().__init__(scope_id, namespace, key, LIST)
+        if coalescer is not None and not callable(coalescer):
+            raise InvalidInput(f"the coalescer is a {type(coalescer).__name__}", "pass a function; see Coalescer")
         self.place = Place(scope_id, self.address, coalescer)
 
     def append(self, element: Json, tag: str | None = None) -> Write[S_co]:

@@ -1,4 +1,4 @@
-"""scopelog for asyncio: the same stores, sessions and readers, their calls awaited.
+"""scopelog for asyncio: the same stores, sessions and readers, for tasks.
 
 A session may be used by any number of loops and threads at once: :class:`AsyncSession` is a face of a
 :class:`Session`, and ``AsyncSession(session)`` gives a session that was opened elsewhere that face. See
@@ -18,7 +18,7 @@ from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
-from scopelog_engine.errors import ScopelogError
+from scopelog_engine.errors import InvalidInput, ScopelogError
 from scopelog_engine.fs import FileSystem
 from scopelog_engine.info import SessionInfo
 from scopelog_engine.rebuild import Rebuilt
@@ -40,6 +40,7 @@ from .session import (
     check_page,
     elements_of,
     entries_of,
+    given_as,
     id_of,
     not_a,
 )
@@ -59,6 +60,10 @@ class AsyncSession:
     """
 
     def __init__(self, session: Session) -> None:
+        if not isinstance(session, Session):
+            raise InvalidInput(
+                f"{given_as(session)} is no Session", "pass the Session, or await AsyncStore.session(id)"
+            )
         self.sync = session
         self._writer = AsyncWriter(session._writer)
 
@@ -249,6 +254,8 @@ class AsyncStore:
     """
 
     def __init__(self, store: Store) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(f"{given_as(store)} is no Store", "await AsyncStore.open(path)")
         self.sync = store
 
     @classmethod

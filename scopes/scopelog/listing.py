@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
 from itertools import islice
@@ -35,6 +36,7 @@ def check_listing(sort: str, limit: int | None) -> None:
 
 def arrange(infos: Iterable[SessionInfo], sort: Sort, reverse: bool, limit: int | None) -> Iterator[SessionInfo]:
     """``infos`` come in order of ids, or in the reverse if that is what is asked for."""
+    limit = None if limit is None else min(limit, sys.maxsize)
     if sort == "id":
         yield from islice(infos, limit)
         return

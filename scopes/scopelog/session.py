@@ -309,11 +309,14 @@ def changes_of(writes: Iterable[Write[S]], durability: Durability | None) -> tup
     check_level(durability)
     if isinstance(writes, Write):
         raise InvalidInput("commit was given one write, not a list of them", "put it into a list")
+    if not isinstance(writes, Iterable):
+        raise InvalidInput(f"commit was given {given_as(writes)}, not a list of writes", "pass a list of writes")
     changes: list[Change] = []
     scope_id: str | None = None
     for write in writes:
         if not isinstance(write, Write):
-            raise InvalidInput(f"a commit holds a {type(write).__name__}", "make writes with addresses and scopes")
+            remedy = "make writes with addresses and scopes: list.append(e), value.set(v), scope.retire()"
+            raise InvalidInput(f"the commit holds {given_as(write)}", remedy)
         if scope_id is None:
             scope_id = write.scope_id
         elif write.scope_id != scope_id:
@@ -349,7 +352,14 @@ def id_of(scope: Scope) -> str:
 
 
 def not_a(what: str, given: object) -> InvalidInput:
-    return InvalidInput(f"a {type(given).__name__} was given where {what} is wanted", "see scopelog.value and list_of")
+    remedy = "pass scopelog.SESSION or an ephemeral()" if what == "a scope" else "see scopelog.value and list_of"
+    return InvalidInput(f"{given_as(given)} was given where {what} is wanted", remedy)
+
+
+def given_as(given: object) -> str:
+    """What a caller passed, in a sentence: its type, never itself."""
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def check_page(target: object, cursor: int | None, order: str, limit: int | None, stop_at_tag: str | None) -> bool:

@@ -20,7 +20,7 @@ from scopelog_engine.store import Store as EngineStore
 from scopelog_engine.store import leave_out
 
 from .listing import Sort, arrange, check_listing, matcher
-from .session import Session, SessionReader
+from .session import Session, SessionReader, given_as
 
 _MAX_WINDOW_MS: Final = 60_000
 _MIN_PENDING: Final = 4096
@@ -36,6 +36,8 @@ class Store:
     """
 
     def __init__(self, store: EngineStore) -> None:
+        if not isinstance(store, EngineStore):
+            raise InvalidInput(f"a store is not made from {given_as(store)}", "use Store.open(path)")
         self._store = store
 
     @classmethod
@@ -62,6 +64,8 @@ class Store:
         :class:`OpenFailed`.
         """
         settings = _settings(Settings(), window_ms, durability, scope_durability, pending_bytes)
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidInput(f"the path is {given_as(path)}", "pass a str or a pathlib.Path")
         return cls(EngineStore.open(path, create=create, fs=fs, clock=clock, settings=settings))
 
     @property
@@ -121,6 +125,8 @@ class Store:
         come to it), by default to the log. Raises :class:`InvalidInput`, :class:`ReadFailed`.
         """
         check_listing(sort, limit)
+        if where is not None and not callable(where):
+            raise InvalidInput(f"where is {given_as(where)}", "pass a function of a SessionInfo")
         tell = leave_out if unreadable is None else unreadable.append
         infos = self._store.infos(matcher(ids), tell, reverse=reverse and sort == "id")
         return arrange(infos if where is None else filter(where, infos), sort, reverse, limit)

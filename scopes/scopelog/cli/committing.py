@@ -122,7 +122,14 @@ def _items(text: bytes) -> Iterator[tuple[str, Json]]:
     for number, line in enumerate(text.split(b"\n"), 1):
         line = line.strip(b" \t\r")
         if line:
-            yield f"line {number}", parse(Line(number, line))
+            yield f"line {number}", _parsed(number, line)
+
+
+def _parsed(number: int, line: bytes) -> Json:
+    try:
+        return parse(Line(number, line))
+    except InvalidInput as error:
+        raise type(error)(error.cause, _REMEDY) from error
 
 
 def _array(text: bytes) -> list[Json]:

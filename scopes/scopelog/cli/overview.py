@@ -13,7 +13,7 @@ from .options import JSON, STORE, moment_given
 from .sessions import Shown, Wanted
 from .sessions import ls as list_sessions
 
-_BYTES: Final = click.IntRange(min=0)
+_BYTES: Final = click.IntRange(min=0, max=2**63 - 1)
 _time = partial(click.option, metavar="TIME", callback=moment_given)
 
 
@@ -124,8 +124,9 @@ def rebuild(store: str, sessions: tuple[str, ...], as_json: bool) -> None:
 def stat_index(store: str, as_json: bool) -> None:
     """Print the state of the index.
 
-    present: whether there is one that can be used. bytes: of its file. entries: sessions that ls need not look into.
-    sessions: those whose main logs are covered; covered_bytes: how much of them. dropped: why the index is not used.
+    present: whether there is one that can be used. path: its directory. bytes: of its file. map_bytes: address space
+    that it may take, neither memory nor disk. entries: sessions that ls need not look into. sessions: those whose main
+    logs are covered, which only long ones are; covered_bytes: how much of them. dropped: why the index is not used.
     """
     indexing.stat_index(store, as_json)
 

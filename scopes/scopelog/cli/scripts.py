@@ -32,9 +32,10 @@ def commit(store: str, session: str, file: str, scope: str | None, durability: s
     {"op": "trim", "list": NAME, "upto": SEQUENCE}
     {"op": "retire", "scope": ID}                                  not with --scope
 
-    NAME is as in record. A write that is malformed is named by its line, or its place in the array, before anything is
-    stored. Killed at any moment, the commit is stored whole or not at all; what is printed was stored: the sequences of
-    the first and the last write, with --json as an object with first, last and writes.
+    NAME is NAMESPACE/KEY, or a key in the namespace 'record'; what a value is set to is called data. A write that is
+    malformed is named by its line, or its place in the array, before anything is stored. Killed at any moment, the
+    commit is stored whole or not at all; what is printed was stored: the sequences of the first and the last write,
+    with --json as an object with first, last and writes.
     """
     with input_of(file) as descriptor:
         committing.commit(committing.Request(store, session, scope, level_of(durability), as_json), descriptor)
@@ -64,7 +65,10 @@ def retire(store: str, session: str, scopes: tuple[str, ...], as_json: bool) -> 
 def describe(
     store: str, session: str, name: str | None, no_name: bool, labels: tuple[str, ...], unlabel: tuple[str, ...]
 ) -> None:
-    """Name and label a session, for ls and for people; what is not mentioned stays as it is."""
+    """Name and label a session, for ls and for people; what is not mentioned stays as it is.
+
+    The session must be there: record or commit makes one.
+    """
     if name is None and not (no_name or labels or unlabel):
         raise click.UsageError("Give --name, --no-name, --label or --unlabel.")
     if name is not None and no_name:
