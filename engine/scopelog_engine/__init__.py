@@ -5,20 +5,22 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
     pool, fs, clock                  the seams: open files, disk and time
     layout, errors, durability       names, magic numbers, limits; what can go wrong; what is promised
     frame, codec, elements, lines,   pure codecs: envelope, zstd, JSON values, commit lines,
-      header, stretch, batch           the file header, index frames, frames to be written
+      header, totals, stretch,         the file header, index frames and what they sum up, the stretch that is open,
+      tail, batch                      frames to be written
     mdbpages, mdbproof, lmdbenv,     the index's file: read by plain reads, proved, written by LMDB, guarded
       lmdbfile
     blocks, tree, growth,            the index: what stands in it, what it says of a log, how that grows, checkpoints,
       logindex, index                  all of a store
     scan, survey, handle, answers,   reading: following the chain, finding the end, the open file, answering from a log
-      view
-    logfile                          writing one log: append, sync, roll back, poison, close
+      view, info, glance               and telling what a session is without its history
+    syncing, logfile                 writing one log: what is known to be on disk; append, roll back, close
     lock, recovery, opening          taking a session over
     loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is
     scope, staging, state,           a session: what waits, how it is joined, what all its parts share,
       retiring, looping, storing,      how scopes end, what loops do for it, who stores,
       reading, writer, awaiting        how it is read and written, by threads and by tasks
     reader, check                    other readers; proof of soundness
+    catalogue, rebuild               all sessions at a glance; the index derived again
     environment, store               a directory of sessions
 
 Users import :mod:`scopelog`. Nothing here is public.

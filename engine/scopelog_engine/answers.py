@@ -81,6 +81,12 @@ class Answers(ABC):
                 break
         yield Recent(self, None)
 
+    def _named(self, tree: Tree, offset: int) -> Closed:
+        """The stretch that the tree names."""
+        if offset > tree.root.at:
+            raise NoAnswer("it names a stretch that it does not cover")
+        return self.closed(offset)
+
     # --- values ---------------------------------------------------------------------------------
 
     def get(self, address: Address) -> Record | None:
@@ -112,7 +118,7 @@ class Answers(ABC):
         found = tree.value(address)
         if found is None:
             return None
-        closed = self.closed(found.at)
+        closed = self._named(tree, found.at)
         _agree(closed.values.get(address), found.sequence)
         return self.get_in(closed, address)
 
@@ -157,7 +163,7 @@ class Answers(ABC):
                 stretches.setdefault(entry.at, []).append(address)
                 sequences[address] = entry.sequence
         for offset, addresses in stretches.items():
-            closed = self.closed(offset)
+            closed = self._named(tree, offset)
             for address in addresses:
                 _agree(closed.values.get(address), sequences[address])
             self._take_values(closed, addresses, found)
@@ -187,7 +193,7 @@ class Answers(ABC):
     def _covered_retired(self, tree: Tree, sequence: int, scopes: Collection[str] | None) -> dict[str, int]:
         latest = {entry.scope: entry for entry in tree.retired(sequence) if scopes is None or entry.scope in scopes}
         for entry in latest.values():
-            if self.closed(entry.at).retired.get(entry.scope) != entry.sequence:
+            if self._named(tree, entry.at).retired.get(entry.scope) != entry.sequence:
                 raise NoAnswer("the log does not retire what the index says")
         return {scope: entry.sequence for scope, entry in latest.items()}
 

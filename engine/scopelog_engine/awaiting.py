@@ -201,7 +201,8 @@ class AsyncWriter:
         view, staged = await self._look(scope, address)
         try:
             records = merged(view, staged, address, cursor, descending)
-            far = view is not None and view.end > _LONG_LOG_BYTES and not (descending and cursor is None)
+            near = view is not None and descending and cursor is None and address in view.tail.lists
+            far = view is not None and view.end > _LONG_LOG_BYTES and not near
             if self._writer._env.pace.quick and not far:
                 return await _page_in_slices(records, limit, stop_at_tag)
             return await in_thread(lambda: page(records, limit, stop_at_tag))

@@ -10,7 +10,8 @@ from .frame import NO_MARK, encode_frame
 from .header import Header, encode_header
 from .layout import FRAME_TARGET_BYTES, KIND_BATCH, KIND_CLOSE, KIND_INDEX
 from .lines import Line, Note, encode_line, new_tuple
-from .stretch import Span, Tail
+from .stretch import Span
+from .tail import Tail
 from .totals import NOTHING
 
 CROWD: Final = 8  # lines of one frame from which on its commits come from a crowd

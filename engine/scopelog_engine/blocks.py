@@ -15,9 +15,9 @@ retirements and values, by name; *pages* hold the older runs of a list that has 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import pairwise
+from operator import lt
 from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -28,6 +28,8 @@ from .header import Header
 from .layout import MAX_SEQUENCE
 
 VERSION: Final = 1  # of what roots, leaves and pages say
+MAX_OFFSET: Final = 2**53  # in a log, and of blocks in a tree: what is above was never written
+MAX_NUMBER: Final = 2**53
 MAX_BLOCK_BYTES: Final = 64 * 2**20  # before compression
 _MAGIC: Final = b"sxb"
 _PLAIN, _ZSTD = 0, 1
@@ -250,8 +252,11 @@ def encode_page(runs: Runs) -> bytes:
 def decode_root(raw: bytes) -> Root:
     root = _decoded(_roots, raw)
     least = [leaf.least for leaf in root.leaves]
-    if root.version != VERSION or not 0 < root.at < root.end or least[:1] not in ([], [LEAST]) or not _rises(least):
+    if root.version != VERSION or least[:1] not in ([], [LEAST]) or not _rises(least):
         raise BadBlock("the root is none")
+    numbers = [leaf.number for leaf in root.leaves] + root.replaced
+    if not 0 < root.at < root.end <= MAX_OFFSET or not all(0 < number < root.next <= MAX_NUMBER for number in numbers):
+        raise BadBlock("the root's numbers are out of range")
     return root
 
 
@@ -259,10 +264,19 @@ def decode_leaf(raw: bytes) -> Leaf:
     leaf = _decoded(_leaves, raw)
     for entry in leaf.lists:
         _check_runs(entry.runs)
+        if not all(0 < page.number <= MAX_NUMBER for page in entry.pages):
+            raise BadBlock("a page's number is out of range")
         if not _rises([page.last for page in entry.pages]) or not 0 <= entry.floor <= MAX_SEQUENCE:
             raise BadBlock("a list is out of order")
-    if not all(_rises([entry.order for entry in part]) for part in (leaf.lists, leaf.retired, leaf.values)):
+    if (
+        not _rises([(entry.namespace, entry.key) for entry in leaf.lists])
+        or not _rises([entry.sequence for entry in leaf.retired])
+        or not _rises([(entry.namespace, entry.key) for entry in leaf.values])
+    ):
         raise BadBlock("the leaf is out of order")
+    places = [entry.at for entry in leaf.retired] + [entry.at for entry in leaf.values]
+    if not 0 < min(places, default=1) <= max(places, default=1) <= MAX_OFFSET:
+        raise BadBlock("the leaf points out of the log")
     return leaf
 
 
@@ -280,11 +294,11 @@ def _decoded(decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
 
 
 def _check_runs(runs: Runs) -> None:
-    if not all(0 < run.first <= run.last <= MAX_SEQUENCE and run.at > 0 for run in runs) or not all(
+    if not all(0 < run.first <= run.last <= MAX_SEQUENCE and 0 < run.at <= MAX_OFFSET for run in runs) or not all(
         a.last < b.first and a.at < b.at for a, b in pairwise(runs)
     ):
         raise BadBlock("the runs of a list are out of order")
 
 
-def _rises(items: Iterable[Any]) -> bool:
-    return all(a < b for a, b in pairwise(items))
+def _rises(items: list[Any]) -> bool:
+    return all(map(lt, items, items[1:]))

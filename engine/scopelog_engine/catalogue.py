@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from .blocks import MAX_OFFSET
 from .check import DAMAGE, NOTE, UNREAD, Finding
 from .elements import freeze, thaw
 from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed
@@ -66,10 +67,15 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     syncs: int
 
     def info(self) -> SessionInfo:
+        """Raises ValueError if name or labels are not what they should be."""
+        name = thaw(self.name) if self.name else ""
+        labels = thaw(self.labels) if self.labels else {}
+        if not isinstance(name, str) or not isinstance(labels, dict):
+            raise ValueError("a name or labels of another kind")
         return SessionInfo(
             self.id,
-            thaw(self.name) if self.name else None,
-            thaw(self.labels) if self.labels else {},
+            name or None,
+            labels,
             self.created,
             self.updated,
             self.commits,
@@ -102,7 +108,7 @@ def decode_entry(data: bytes) -> Entry | None:
         entry = _decode(data)
     except msgspec.MsgspecError:
         return None
-    return entry if entry.version == _VERSION and entry.closing and entry.offset > 0 else None
+    return entry if entry.version == _VERSION and entry.closing and 0 < entry.offset <= MAX_OFFSET else None
 
 
 class Looked(NamedTuple):
@@ -242,7 +248,12 @@ class Catalogue:
             end = file.pread(len(entry.closing) + 1, entry.offset)
         finally:
             file.close()
-        return entry.info() if end == entry.closing else None
+        if end != entry.closing:
+            return None
+        try:
+            return entry.info()
+        except ValueError:  # no JSON: nothing that we have written
+            return None
 
     def _look(self, session: str, path: str) -> Looked:
         for attempt in range(_ATTEMPTS):

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from zlib import crc32
 
 from .errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, ReadFailed, ScopelogError, StoreLocked
-from .frame import Fault, Frame
+from .frame import Fault, Frame, follows
 from .fs import FileSystem
 from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner, digest_of
@@ -35,15 +35,17 @@ from .layout import (
 )
 from .lines import Address
 from .lock import WriterLock
-from .scan import Walk, search
-from .stretch import BadIndex, Closed, Tail, note_of
+from .scan import Walk, frame_at, search
+from .stretch import BadIndex, Closed
 from .survey import CORRUPT, LIVE, Survey, frame_cap, read_header, survey
+from .tail import Tail, note_of
 from .view import LogView
 
 TORN: Final = "torn"
 DAMAGE: Final = "corrupt"
 UNREAD: Final = "unread"
 NOTE: Final = "note"
+_FIRST_PIECE: Final = 4 * 1024  # read for the first frame of a stretch; most are shorter
 
 
 @dataclass(frozen=True)
@@ -316,11 +318,22 @@ def _stretches_hold(handle: Handle, path: str, header: Header, first: Frame, new
             if not stretch.previous:
                 return stretch.start == first.end
             older = view.closed(stretch.previous)
-            if older.index.end != stretch.start or older.index.last > stretch.index.first:
+            if older.index.end != stretch.start or not _goes_on(view, older.index, stretch.index.end):
                 return False
             stretch = older
     except CorruptLog:
         return False
+
+
+def _goes_on(view: LogView, before: Frame, end: int) -> bool:
+    """Whether the first frame behind an index frame continues its chain: else it is another history's."""
+    with view.pinned() as file:
+        found, _ = frame_at(file, view.path, before.end, end, view.digest, view.cap, _FIRST_PIECE)
+        if not isinstance(found, Frame):  # foreign skippable frames stand before it
+            found = next(
+                (frame for frame, _ in Walk(file, view.path, before.end, before, end, view.digest, view.cap)), found
+            )
+    return isinstance(found, Frame) and follows(before, found) is None
 
 
 _REASONS: Final[dict[type[ScopelogError], str]] = {

@@ -1,14 +1,25 @@
 """How the tree of a log grows: closed stretches become a :class:`Delta`, and a delta becomes new blocks and a new root.
 
-Blocks are never changed. A checkpoint writes new leaves in place of those it touches, and a root that names them; the
-ones that it replaces stay until the next checkpoint, for those who still read by the old root.
+::
+
+    root ----+---- leaf: what is known of the first names        list "chat/messages" -+-- page: its oldest 256 runs
+     (cover) +---- leaf: of the next                             (floor, in one leaf)  +-- page: the next 256
+             +---- leaf: of the last                                                   +-- the newest runs themselves
+
+    a run: one closed stretch that holds elements of the list. See engine/FORMAT.md, section 12.
+
+Blocks are never changed. A checkpoint writes new leaves in place of those it touches (a leaf that became too long is
+cut, one that became too short is *left* to the next), new pages for runs that became many, and a root that names all
+that. Blocks that it *replaced* stay until the next checkpoint, for those who still read by the old root. What takes
+too much memory is *spilled*: stored in transactions of its own before the root, when nothing names it yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +34,7 @@ from .blocks import (
     RetiredAt,
     Root,
     Run,
+    Runs,
     ValueAt,
     block_key,
     checksum_of,
@@ -34,12 +46,14 @@ from .layout import MAX_SEQUENCE
 from .stretch import Closed
 from .tree import Tree
 
-LEAF_BYTES: Final = 24 * 1024  # of text and numbers in a leaf, about, before compression
+LEAF_BYTES: Final = 24 * 1024  # of a leaf before compression: cut from one and a half times that on
 PAGE_RUNS: Final = 256
 SPILL_BYTES: Final = 8 * 2**20
-_ENTRY_BYTES: Final = 24  # beside its name
+_ENTRY_BYTES: Final = 16  # of an entry beside its texts, about
 _RUN_BYTES: Final = 16
+Name = tuple[str, str]
 Entry = ListAt | RetiredAt | ValueAt
+T = TypeVar("T")
 
 
 class Uncoverable(ValueError):
@@ -51,45 +65,51 @@ class ListDelta:
 
     def __init__(self) -> None:
         self.floor = 0
-        self.runs: list[Run] = []
+        self.runs: Runs = []
 
 
 class Delta:
     """What some stretches say, taken in oldest first."""
 
     def __init__(self) -> None:
-        self.lists: dict[tuple[str, str], ListDelta] = {}
-        self.values: dict[tuple[str, str], ValueAt | None] = {}  # None: deleted
-        self.retired: list[RetiredAt] = []
+        self.lists: dict[Name, ListDelta] = {}
+        self.values: dict[Name, ValueAt | None] = {}  # None: deleted
+        self.retired: dict[int, RetiredAt] = {}  # by sequence, in order
         self.newest: Closed | None = None
+        self._runs = 0
+        self._retirement = 0
 
     def __len__(self) -> int:
-        return len(self.values) + len(self.retired) + sum(1 + len(entry.runs) for entry in self.lists.values())
+        return len(self.lists) + len(self.values) + len(self.retired) + self._runs
 
     def add(self, closed: Closed) -> None:
-        at = closed.index.offset
-        for address, entry in closed.lists.items():
-            known = self.lists.get(address[:2])
+        """Raises :class:`Uncoverable` if the index frame cannot be true."""
+        at, body = closed.index.offset, closed.body
+        for entry in body.l:
+            name = entry.namespace, entry.key
+            known = self.lists.get(name)
             if known is None:
-                known = self.lists[address[:2]] = ListDelta()
-            known.floor = max(known.floor, entry.floor)
-            if entry.count:
-                known.runs.append(Run(at, entry.count, entry.first, entry.last))
+                known = self.lists[name] = ListDelta()
             if not 0 <= entry.floor <= MAX_SEQUENCE or entry.count < 0:
                 raise Uncoverable("a list's numbers are out of range")
-            if entry.count and not 0 < entry.first <= entry.last <= MAX_SEQUENCE:
-                raise Uncoverable("a list's sequences are out of range")
-            if len(known.runs) > 1 and known.runs[-2].last >= known.runs[-1].first:
-                raise Uncoverable("a list's sequences do not rise")
-        for address, value in closed.values.items():
+            known.floor = max(known.floor, entry.floor)
+            if entry.count:
+                newest = known.runs[-1].last if known.runs else 0
+                if not newest < entry.first <= entry.last <= MAX_SEQUENCE:
+                    raise Uncoverable("a list's sequences do not rise")
+                known.runs.append(Run(at, entry.count, entry.first, entry.last))
+                self._runs += 1
+        values = self.values
+        for value in body.v:
             if not 0 < value.sequence <= MAX_SEQUENCE:
                 raise Uncoverable("a value's sequence is out of range")
-            name = address[:2]
-            self.values[name] = None if value.deleted else ValueAt(*name, at, value.sequence)
-        retired = [RetiredAt(sequence, scope, at) for scope, sequence in closed.retired.items()]
-        if not all(0 < entry.sequence <= MAX_SEQUENCE for entry in retired):
-            raise Uncoverable("a retirement's sequence is out of range")
-        self.retired += sorted(retired, key=lambda entry: entry.sequence)
+            name = value.namespace, value.key
+            values[name] = None if value.deleted else ValueAt(value.namespace, value.key, at, value.sequence)
+        for scope, sequence in sorted(body.r, key=itemgetter(1)):
+            if not self._retirement < sequence <= MAX_SEQUENCE:
+                raise Uncoverable("retirements do not rise")
+            self._retirement = sequence
+            self.retired[sequence] = RetiredAt(sequence, scope, at)
         self.newest = closed
 
 
@@ -112,70 +132,73 @@ class Growth:
         self._prefix = prefix
         self._delta = delta
         self._spill = spill
-        self._bytes = 0
         self._next = tree.root.next if tree is not None else 1
         self._pages = tree.root.pages if tree is not None else 0
         self._replaced: list[int] = []
+        self._leaves: list[LeafRef] = []
         self._blocks: dict[bytes, bytes] = {}
+        self._bytes = 0
 
     def grown(self) -> Grown:
         """Raises :class:`NoAnswer` if the old tree cannot be read, :class:`Uncoverable`, :class:`BadBlock`."""
-        changes = self._changes()
-        old = self._tree.root.leaves if self._tree is not None else []
-        least = [leaf.least for leaf in old]
-        leaves: list[LeafRef] = []
-        fresh: list[Entry] = []  # of the leaf being made
-        at = 0
-        for number, ref in enumerate(old):
-            stop = bisect_left(changes, least[number + 1], lo=at, key=_key_of) if number + 1 < len(old) else None
-            part = changes[at:stop]
-            at += len(part)
-            if part and self._tree is not None:
-                self._replaced.append(ref.number)
-                fresh += self._merge(self._tree.leaf(ref), dict(part))
-                fresh = self._cut(fresh, leaves)
-            else:
-                self._flush(fresh, leaves)
-                fresh = []
-                leaves.append(ref)
-        if not old:
-            fresh = self._cut(list(self._merge(Leaf([], [], []), dict(changes))), leaves)
-        self._flush(fresh, leaves)
+        delta, tree = self._delta, self._tree
+        keys: list[Key] = sorted(("l", *name) for name in delta.lists)
+        keys += [entry.order for entry in delta.retired.values()]
+        keys += sorted(("v", *name) for name in delta.values)
+        left = Leaf([], [], [])  # of leaves that became too small to stand alone
+        if tree is not None:
+            at = 0
+            for number, ref in enumerate(tree.root.leaves):
+                last = number + 1 == len(tree.root.leaves)
+                stop = len(keys) if last else bisect_left(keys, tree.root.leaves[number + 1].least, lo=at)
+                if stop > at:
+                    self._replaced.append(ref.number)
+                    left = self._store(_joined(left, self._merged(tree.leaf(ref), keys[at:stop])), LEAF_BYTES // 4)
+                else:
+                    left = self._store(left)
+                    self._leaves.append(ref)
+                at = stop
+            keys = keys if not tree.root.leaves else []
+        self._store(self._merged(left, keys))
+        return Grown(self._root(), self._blocks)
+
+    def _root(self) -> Root:
+        leaves, newest = self._leaves, self._delta.newest
+        assert newest is not None
         if leaves and leaves[0].least != LEAST:
             leaves[0] = msgspec.structs.replace(leaves[0], least=LEAST)
-        newest = self._delta.newest
-        assert newest is not None
         index = newest.index
-        root = Root(
+        return Root(
             VERSION, self._log, index.offset, index.end, index.checksum, self._next, self._pages, leaves, self._replaced
         )
-        return Grown(root, self._blocks)
 
-    def _changes(self) -> list[tuple[Key, ListDelta | RetiredAt | ValueAt | None]]:
+    # --- entries --------------------------------------------------------------------------------
+
+    def _merged(self, leaf: Leaf, keys: list[Key]) -> Leaf:
+        """The leaf with the changes to these keys, which are in order."""
         delta = self._delta
-        changes: list[tuple[Key, ListDelta | RetiredAt | ValueAt | None]] = [
-            (("l", *name), change) for name, change in delta.lists.items()
-        ]
-        changes += [(entry.order, entry) for entry in delta.retired]
-        changes += [(("v", *name), change) for name, change in delta.values.items()]
-        changes.sort(key=lambda change: change[0])
-        return changes
-
-    def _merge(self, leaf: Leaf, changes: dict[Key, ListDelta | RetiredAt | ValueAt | None]) -> list[Entry]:
-        """The entries of a leaf, and those that are new, in order."""
-        entries: dict[Key, Entry | None] = {entry.order: entry for entry in leaf.lists}
-        entries.update((entry.order, entry) for entry in leaf.retired)
-        entries.update((entry.order, entry) for entry in leaf.values)
-        for key, change in changes.items():
-            if isinstance(change, ListDelta):
-                known = entries.get(key)
-                assert known is None or isinstance(known, ListAt)
-                entries[key] = self._list_after(known, key, change)
+        lists = {(entry.namespace, entry.key): entry for entry in leaf.lists}
+        values = {(entry.namespace, entry.key): entry for entry in leaf.values}
+        retired = leaf.retired[:]
+        for kind, namespace, key in keys:
+            name = namespace, key
+            if kind == "v":
+                value = delta.values[name]
+                if value is not None:
+                    values[name] = value
+                else:
+                    values.pop(name, None)
+            elif kind == "l":
+                found = self._list_after(lists.get(name), name, delta.lists[name])
+                if found is not None:
+                    lists[name] = found
+                else:
+                    lists.pop(name, None)
             else:
-                entries[key] = change
-        return [entry for _, entry in sorted(entries.items()) if entry is not None]
+                retired.append(delta.retired[int(namespace)])
+        return Leaf(_in_order(lists), retired, _in_order(values))
 
-    def _list_after(self, known: ListAt | None, key: Key, change: ListDelta) -> ListAt | None:
+    def _list_after(self, known: ListAt | None, name: Name, change: ListDelta) -> ListAt | None:
         """None if nothing of the list is alive: then there is nothing to know of it."""
         floor = max(known.floor, change.floor) if known is not None else change.floor
         pages: list[PageRef] = []
@@ -183,7 +206,8 @@ class Growth:
             if page.last > floor:
                 pages.append(page)
             else:
-                self._drop(page)
+                self._replaced.append(page.number)
+                self._pages -= page.size
         old = known.runs if known is not None else []
         newest = old[-1].last if old else pages[-1].last if pages else 0
         if change.runs and change.runs[0].first <= newest:
@@ -194,40 +218,29 @@ class Growth:
             pages.append(PageRef(number, checksum, size, runs[0].first, runs[PAGE_RUNS - 1].last))
             self._pages += size
             del runs[:PAGE_RUNS]
-        return ListAt(key[1], key[2], floor, pages, runs) if runs or pages else None
+        return ListAt(*name, floor, pages, runs) if runs or pages else None
 
-    def _drop(self, page: PageRef) -> None:
-        self._replaced.append(page.number)
-        self._pages -= page.size
+    # --- blocks ---------------------------------------------------------------------------------
 
-    # --- leaves ---------------------------------------------------------------------------------
+    def _store(self, leaf: Leaf, least: int = 0) -> Leaf:
+        """Make one block of a leaf, or several if it is too long. One shorter than ``least`` is returned instead."""
+        raw = encode_leaf(leaf)
+        if len(raw) < least:
+            return leaf
+        if len(raw) <= LEAF_BYTES * 3 // 2:
+            self._store_whole(leaf, raw)
+        else:
+            for part in _parts(leaf):
+                self._store_whole(part, encode_leaf(part))
+        return Leaf([], [], [])
 
-    def _cut(self, entries: list[Entry], leaves: list[LeafRef]) -> list[Entry]:
-        """Make whole leaves of the first entries. Returns those that are left for the next."""
-        start = size = 0
-        for at, entry in enumerate(entries):
-            more = _size_of(entry)
-            if size and size + more > LEAF_BYTES:
-                self._flush(entries[start:at], leaves)
-                start, size = at, 0
-            size += more
-        return entries[start:]
-
-    def _flush(self, entries: list[Entry], leaves: list[LeafRef]) -> None:
-        if not entries:
-            return
-        leaf = Leaf([], [], [])
-        for entry in entries:
-            if isinstance(entry, ListAt):
-                leaf.lists.append(entry)
-            elif isinstance(entry, RetiredAt):
-                leaf.retired.append(entry)
-            else:
-                leaf.values.append(entry)
-        number, checksum, size = self._add(encode_leaf(leaf))
-        leaves.append(LeafRef(entries[0].order if leaves else LEAST, number, checksum, size))
+    def _store_whole(self, leaf: Leaf, raw: bytes) -> None:
+        first: list[Entry] = [*leaf.lists[:1], *leaf.retired[:1], *leaf.values[:1]]
+        if first:
+            self._leaves.append(LeafRef(first[0].order if self._leaves else LEAST, *self._add(raw)))
 
     def _add(self, raw: bytes) -> tuple[int, int, int]:
+        """A block's number, checksum and stored bytes."""
         number = self._next
         self._next += 1
         key = block_key(self._prefix, number)
@@ -239,8 +252,36 @@ class Growth:
         return number, checksum_of(data), len(data)
 
 
-def _key_of(change: tuple[Key, object]) -> Key:
-    return change[0]
+def _in_order(entries: dict[Name, T]) -> list[T]:
+    return [entries[name] for name in sorted(entries)]
+
+
+def _joined(one: Leaf, other: Leaf) -> Leaf:
+    """Two leaves that follow each other."""
+    if not (one.lists or one.retired or one.values):
+        return other
+    return Leaf(one.lists + other.lists, one.retired + other.retired, one.values + other.values)
+
+
+def _parts(leaf: Leaf) -> list[Leaf]:
+    """Leaves of about the right length, none of them empty."""
+    parts: list[Leaf] = [Leaf([], [], [])]
+    size = 0
+    entries: list[Entry] = [*leaf.lists, *leaf.retired, *leaf.values]
+    for entry in entries:
+        more = _size_of(entry)
+        if size and size + more > LEAF_BYTES:
+            parts.append(Leaf([], [], []))
+            size = 0
+        size += more
+        part = parts[-1]
+        if isinstance(entry, ListAt):
+            part.lists.append(entry)
+        elif isinstance(entry, RetiredAt):
+            part.retired.append(entry)
+        else:
+            part.values.append(entry)
+    return parts
 
 
 def _size_of(entry: Entry) -> int:

@@ -19,13 +19,14 @@ from .clock import Clock
 from .layout import INDEX_DIR
 from .lmdbenv import Changes
 from .lmdbfile import IndexFile, index_file
-from .logindex import CHECKPOINT_BYTES, NEVER, Log, LogIndex, payload_of, root_of
+from .logindex import CHECKPOINT_BYTES, NEVER, Job, LogIndex, payload_of, root_of
 from .tree import Kept
 
 _log = logging.getLogger(__name__)
 _NAME_BYTES: Final = 255
 _PAYLOAD_BYTES: Final = 64 * 1024
 _ENTRIES_BATCH: Final = 256
+_CLOSE_SECONDS: Final = 2.0  # that closing the store may wait for checkpoints
 
 
 class StoreIndex:
@@ -43,7 +44,7 @@ class StoreIndex:
         self._file: IndexFile | None = None
         self._logs: weakref.WeakValueDictionary[str, LogIndex] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
-        self._jobs: dict[LogIndex, tuple[Log, int]] = {}
+        self._jobs: dict[LogIndex, Job] = {}
         self._thread: threading.Thread | None = None
         self.closing = False
 
@@ -107,9 +108,10 @@ class StoreIndex:
         """Forget sessions: their entries and their trees. True if nothing of them is left."""
         known: list[str] = []
         for name in names:
-            log = self._logs.get(name)
+            with self._lock:
+                log = self._logs.pop(name, None)
             if log is not None:
-                log.forget()
+                log.forget(deleted=True)
             if any(data is not None for data in self.file.get_all([entry_key(name), root_key(name)])):
                 known.append(name)
 
@@ -151,20 +153,18 @@ class StoreIndex:
 
     # --- checkpoints in the background ------------------------------------------------------------
 
-    def ask(self, log: LogIndex, view: Log, durable: int) -> None:
+    def ask(self, job: Job) -> None:
         """Have a checkpoint made soon, by a thread that lives as long as there is work. Lets go of the view then."""
-        before: Log | None = None
         with self._lock:
-            if not self.closing:
-                known = self._jobs.get(log)
-                before = known[0] if known is not None else None
-                self._jobs[log] = view, durable
+            if self.closing:
+                replaced: Job | None = job
+            else:
+                replaced = self._jobs.get(job.log)
+                self._jobs[job.log] = job
                 if self._thread is None:
                     self._start()
-            else:
-                before = view
-        if before is not None:
-            before.let_go()
+        if replaced is not None:
+            replaced.view.let_go()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="scopelog-index", daemon=True)
@@ -176,26 +176,32 @@ class StoreIndex:
         self._thread = thread
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():  # ended by an error: the next job starts another one
+                    self._thread = None
+
+    def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._jobs or self.closing:
-                    self._thread = None
+                    self._thread = None  # under the lock: whoever asks next starts another one
                     return
-                log = next(iter(self._jobs))
-                view, durable = self._jobs.pop(log)
-            try:
-                log.checkpoint(view, durable)
-            finally:
-                view.let_go()
+                job = self._jobs.pop(next(iter(self._jobs)))
+            job.run()
 
     def close(self) -> None:
-        """Stop the thread, after the transaction it is at, and let go of the files."""
+        """Let the thread do what it was asked for, for a second or two; then stop it, and let go of the files."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(_CLOSE_SECONDS)
         with self._lock:
             self.closing = True
             jobs, self._jobs = self._jobs, {}
-            thread = self._thread
-        for view, _ in jobs.values():
-            view.let_go()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        for job in jobs.values():
+            job.view.let_go()
+        if thread is not None:
+            thread.join()  # it is at its last transaction
         self._file = None

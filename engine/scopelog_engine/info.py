@@ -16,7 +16,8 @@ from .errors import CorruptLog
 from .frame import Fault
 from .lines import Address, Record
 from .scan import Walk
-from .stretch import Closed, Facts, span_of
+from .stretch import Closed, span_of
+from .tail import Facts
 from .totals import LABELS, NAME, NOTHING, Totals
 from .view import LogView
 

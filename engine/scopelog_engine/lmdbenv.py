@@ -57,6 +57,7 @@ class Database:
 
     def __init__(self, directory: str, data_path: str) -> None:
         self.map_bytes = MAP_BYTES
+        self._too_large = _LARGEST_MAP + 1  # there was no room for a map of that size
         self._directory = directory
         self._data_path = data_path
 
@@ -81,8 +82,8 @@ class Database:
                     with environment.begin(write=True) as transaction:
                         change(Changes(transaction))
                 except lmdb.MapFullError as error:
-                    if self.map_bytes >= _LARGEST_MAP:
-                        raise Failed(str(error)) from error
+                    if self.map_bytes * 2 > min(_LARGEST_MAP, self._too_large - 1):
+                        raise Refused(str(error)) from error  # the transaction was aborted: nothing is changed
                     self.map_bytes *= 2
                 except lmdb.Error as error:
                     raise Failed(str(error)) from error
@@ -123,6 +124,7 @@ class Database:
             except lmdb.MemoryError as error:  # the address space is limited
                 if self.map_bytes // 4 < least:
                     raise Refused(str(error)) from error
+                self._too_large = self.map_bytes
                 self.map_bytes //= 4
             except lmdb.Error as error:  # no memory maps here, or open already: before a fork, or by somebody else
                 raise Refused(str(error)) from error

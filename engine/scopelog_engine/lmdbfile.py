@@ -91,7 +91,7 @@ class IndexFile:
                 if data is None:
                     return [None] * len(keys)
                 state = _snapshot(data)
-                found = [state.get(key) for key in keys]
+                found = state.get_all(keys)
                 if _still(data, state):
                     return found
             except BadPages as error:  # or read while a writer was at it: look again
@@ -196,12 +196,15 @@ class IndexFile:
     def write(self, change: Callable[[Changes], None], *, create: bool) -> bool:
         """Do ``change`` in one transaction, durable when this returns; it may be called again with a larger map.
 
-        False if nothing was changed: another process is writing, there is no database (and no ``create``), or trouble.
+        False if nothing was changed: another process is writing, the store is another user's, there is no database (and
+        no ``create``), or trouble.
         """
         if not SUPPORTED:
             return False
         with self._writing:
             try:
+                if not self._ours():
+                    return False
                 with self._locked(create) as granted:
                     return granted and self._write(change, create)
             except OSError as error:
@@ -212,6 +215,8 @@ class IndexFile:
         """Remove the files. False if another process is writing, or if the system refuses."""
         with self._writing:
             try:
+                if not self._ours():
+                    return False
                 with self._locked(create=False) as granted:
                     if granted:
                         self._remove_files()
@@ -219,6 +224,10 @@ class IndexFile:
             except OSError as error:
                 self._absent("cannot be removed", error)
                 return False
+
+    def _ours(self) -> bool:
+        """Whether files made by this process are of the store's owner: else root would lock out whom it belongs to."""
+        return os.stat(os.path.dirname(self.directory)).st_uid == os.geteuid()
 
     @contextmanager
     def _locked(self, create: bool) -> Iterator[bool]:
@@ -250,7 +259,10 @@ class IndexFile:
             self._remove_files()
             self._absent("is made anew, because a transaction failed", error)
             return False
-        self._settle()
+        try:
+            self._settle()
+        except BadPages as error:  # damaged since; what was written is as good as the rest
+            self._absent("was damaged while it was written", error)
         return True
 
     def _prove(self) -> bool:
@@ -349,7 +361,7 @@ def index_file(directory: str, identity: str) -> IndexFile:
     with _files_lock:
         file = _files.get(key)
         if file is None:
-            file = _files[key] = IndexFile(directory, identity)
+            file = _files[key] = IndexFile(*key)  # by its real path: a link may come to lead elsewhere
         return file
 
 

@@ -51,6 +51,7 @@ class WriterLock:
             try:
                 _copied.add(file)  # before it is locked: a fork may come at any time
                 fs.pool.held.add(file)
+                fs.pool.make_room()  # there is less of it now
                 lock = cls._take(fs, path, file)
             except BaseException:
                 _let_go(file)

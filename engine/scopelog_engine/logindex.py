@@ -10,7 +10,7 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .blocks import (
     BadBlock,
@@ -81,7 +81,23 @@ class Home(Protocol):
     @property
     def present(self) -> bool: ...
 
-    def ask(self, log: LogIndex, view: Log, durable: int) -> None: ...
+    def ask(self, job: Job) -> None: ...
+
+
+class Job(NamedTuple):
+    """A checkpoint to be made; arguments as of :meth:`LogIndex.checkpoint`."""
+
+    log: LogIndex
+    view: Log
+    durable: int
+    least: int | None = None
+    most: int = NEVER
+
+    def run(self) -> None:
+        try:
+            self.log.checkpoint(self.view, self.durable, least=self.least, most=self.most)
+        finally:
+            self.view.let_go()
 
 
 class LogIndex:
@@ -98,6 +114,7 @@ class LogIndex:
         self._looked = False
         self._refused: set[int] = set()  # checksums of roots that proved to be of no use
         self._busy = threading.Lock()
+        self._deleted = False
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -125,10 +142,11 @@ class LogIndex:
         self._refused.add(tree.checksum)
         self._due(tree.root.end)
 
-    def forget(self) -> None:
-        """What was known is no longer so."""
+    def forget(self, *, deleted: bool = False) -> None:
+        """What was known is no longer so; ``deleted``: nor is the log, and no checkpoint is made of it any more."""
         self._trees = ()
         self._looked = False
+        self._deleted = self._deleted or deleted
 
     def covered(self) -> int:
         """Up to which offset the newest tree that is known covers the log."""
@@ -157,22 +175,24 @@ class LogIndex:
     def ask(self, view: Log, durable: int) -> None:
         """Have the cover extended in the background. Does no I/O: the open stretch must be at hand."""
         self.due_at = NEVER
-        self._store.ask(self, view.closed_part(), durable)
+        self._store.ask(Job(self, view.closed_part(), durable))
 
     def at_close(self, view: Log, durable: int) -> None:
-        """Extend the cover if that is worth while, and for no longer than a closing session may take."""
+        """Have the cover extended if that is worth while, in the background if there is one: closing does not wait."""
         least = CLOSE_BYTES if view.end >= CLOSE_BYTES and self._store.present else CHECKPOINT_BYTES
         if min(view.end, durable) - self.covered() < least:
             return
         try:
             part = view.closed_part()
+            part.hold()  # now: the file is about to be closed
         except ScopelogError as error:
             _log.info("no checkpoint of %s: %s", self._name, error)
             return
-        try:
-            self.checkpoint(part, durable, least=least, most=_CLOSE_MOST)
-        finally:
-            part.let_go()
+        job = Job(self, part, durable, least, _CLOSE_MOST)
+        if self._store.by_itself:
+            self._store.ask(job)
+        else:
+            job.run()
 
     def rebuild(self, view: Log, durable: int) -> bool:
         """Drop the tree and derive it again, however short the log is."""
@@ -223,6 +243,8 @@ class LogIndex:
         delta, start = Delta(), tree.root.end if tree is not None else 0
         stop = start + most
         while offsets:
+            if self._deleted:
+                raise NoAnswer("its session was deleted")
             closed = view.closed(offsets.pop())
             delta.add(closed)
             end = closed.index.end

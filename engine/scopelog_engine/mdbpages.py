@@ -197,23 +197,34 @@ class Snapshot:
         self._read = read
         self._most = most
         self._pages: dict[int, Page] = {}  # those looked at last
-        self._leaf: tuple[Page | None, list[bytes]] = (None, [])  # the last one, and its keys if it was so twice
+        self._leaf: tuple[list[bytes], Page] | None = None  # of the last key of several, with all its keys
         self.meta = read_meta(read, size)
 
     def get(self, key: bytes) -> bytes | None:
-        """The data of a key, None if it is not there. Keys in order are found quickly."""
-        page, keys = self._leaf
-        if page is not None and keys and keys[0] <= key <= keys[-1]:
-            at = bisect_left(keys, key)
-        else:
-            last = page
-            page, at = next(((leaf, at) for leaf, at in self._leaves(key) if at < len(leaf)), (None, 0))
-            if page is None:
-                return None
-            again = page is last  # the next key may well be on it, too
-            self._leaf = page, [page.node(number).key for number in range(len(page))] if again else []
+        """The data of a key, None if it is not there."""
+        page, at = next(((leaf, at) for leaf, at in self._leaves(key) if at < len(leaf)), (None, 0))
+        if page is None:
+            return None
         node = page.node(at)
         return data_of(self._read, self.meta, page, node, self._most) if node.key == key else None
+
+    def get_all(self, keys: list[bytes]) -> list[bytes | None]:
+        """The data of each key. Keys in order cost little: a leaf page is taken apart once for all of its keys."""
+        if len(keys) == 1:
+            return [self.get(keys[0])]
+        found: list[bytes | None] = []
+        for key in keys:
+            leaf = self._leaf
+            if leaf is None or not leaf[0][0] <= key <= leaf[0][-1]:
+                page = next((page for page, _ in self._leaves(key)), None)
+                if page is None:
+                    found.append(None)
+                    continue
+                leaf = self._leaf = [page.node(at).key for at in range(len(page))], page
+            at = bisect_left(leaf[0], key)
+            there = at < len(leaf[0]) and leaf[0][at] == key
+            found.append(data_of(self._read, self.meta, leaf[1], leaf[1].node(at), self._most) if there else None)
+        return found
 
     def leaves(self, start: bytes) -> Iterator[list[tuple[bytes, bytes | None]]]:
         """Keys from ``start`` on with their data, leaf page by leaf page; None where the data cannot be had."""

@@ -34,7 +34,7 @@ class Pooled(Protocol):
     """A file that can be opened again."""
 
     unsynced: bool
-    """Whether closing it has a price: see :mod:`logfile`."""
+    """Whether closing it has a price: see :mod:`syncing`."""
 
     def evict(self) -> bool:
         """Close the file and tell the pool so, unless it is in use: False then."""
@@ -114,6 +114,10 @@ class Pool:
             one = key()
             if one is not None:
                 one.after_fork()
+        for other in [*self.held]:  # locks let go of their own
+            close = getattr(other, "after_fork", None)
+            if close is not None:
+                close()
         self._open.clear()
         self.held.clear()
 

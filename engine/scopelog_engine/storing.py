@@ -382,10 +382,9 @@ class Storing(Looping):
                 state.blocked = True
         if failed_join is not None:
             state.fail(failed_join)
-        index = self._index
-        if index is not None and state is self._main and log is not None and log.touched:
-            if log.durable >= index.due_at:
-                index.ask(log.view, log.durable)
+        index = self._index if state is self._main else None
+        if index is not None and log is not None and log.touched and log.durable >= index.due_at:
+            index.ask(log.view, log.durable)
         for commit in work.commits:
             if commit.retires:
                 self._end_retirement(commit, stored, error if isinstance(error, OutcomeUnknown) else None)

@@ -139,7 +139,10 @@ class _Run:
         self.index = start if start.kind == KIND_INDEX else None
         self.spans: list[Span] = []  # behind the newest index frame
         self.marked_sequence = 0
-        unmarked = deque([(start.offset, start.last)])  # neither a header nor an index frame holds records
+        # Neither a header nor an index frame holds records: what its own mark reaches are all those before it.
+        if start.offset <= self.mark:
+            self.marked_sequence = start.last
+        unmarked = deque([(start.offset, start.last)])
         at = start.end
         for frame, _ in self.walk:
             self.mark = max(self.mark, frame.mark)

@@ -16,8 +16,9 @@ from .header import Header, digest_of
 from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
 from .lines import Address, BadLine, Record, decode_lines
 from .scan import PIECE, Walk, fetch, frame_at
-from .stretch import BadIndex, Closed, Span, Summary, Tail, note_of
+from .stretch import BadIndex, Closed, Span, Summary
 from .survey import Survey, frame_cap, read_header
+from .tail import Tail, note_of
 from .totals import Totals
 
 _CLOSED_KEPT: Final = 64  # parsed index frames kept a log
