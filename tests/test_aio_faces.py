@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -91,7 +92,7 @@ def plain(answer: Any) -> Any:
 
 def described(error: BaseException) -> tuple[str, ...]:
     if isinstance(error, ScopelogError):
-        return type(error).__name__, error.cause, error.remedy
+        return type(error).__name__, re.sub(r"\d\d:\d\d:\d\d", "hh:mm:ss", error.cause), error.remedy
     return type(error).__name__, str(error)
 
 

@@ -378,6 +378,22 @@ def test_sessions_that_may_not_be_read_are_told_of(tmp_path_factory: pytest.Temp
                 assert answer == f"{MANY - 2} unread:session-001.session unread:session-002.session"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look into a store of somebody else's")
+def test_nobody_makes_an_index_in_the_store_of_somebody_else(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Root lists a user's store: an index of root's would be one that the user cannot use."""
+
+    def build(base: Path) -> Path:
+        with Store.open(base / "store") as store:
+            fill(store, MANY)
+        shutil.rmtree(base / "store" / INDEX_DIR)
+        return base / "store"
+
+    with owned_by_nobody(tmp_path_factory.mktemp("theirs"), build) as path:
+        with Store.open(path, create=False) as store:
+            assert len(list(store.catalogue())) == MANY
+        assert not (path / INDEX_DIR).exists()
+
+
 def test_a_store_that_cannot_be_listed_raises(filled: Path) -> None:
     class Unlisted(OsFileSystem):
         def list_dir(self, path: str) -> list[str]:

@@ -28,7 +28,7 @@ from scopelog_engine.frame import Frame, encode_frame
 from scopelog_engine.header import digest_of, parse_header
 from scopelog_engine.layout import KIND_BATCH, KIND_INDEX
 from scopelog_engine.lines import Address, Record
-from scopelog_engine.stretch import Tail
+from scopelog_engine.tail import Tail
 from scopelog_engine.totals import Totals
 from scopelog_engine.view import LogView
 

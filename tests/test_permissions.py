@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,13 +146,19 @@ def test_out_of_descriptors_at_open(store_path: Path) -> None:
         for scope in scopes:
             session.commit([scope.list_of("op", "steps").append(scope.id)])
     before = {name: data for name, data in image_of(store_path).items() if not name.endswith("LOCK")}
-    open_now = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 20
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with open_store(store_path) as store:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 20, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        taken: list[int] = []
         try:
+            with suppress(OSError):
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            os.close(taken.pop())  # one is left: for the lock, or for main
             answers = [attempt(lambda: store.session(CHAT)), attempt(lambda: store.reader(CHAT)), attempt(store.check)]
         finally:
+            for number in taken:
+                os.close(number)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert answers[0] == "OpenFailed", answers
         assert not any(answer.startswith(("untyped", "mute")) for answer in answers), answers

@@ -37,7 +37,8 @@ from scopelog_engine.layout import (
     MAGIC_TAIL,
     MAX_HEADER_BYTES,
 )
-from scopelog_engine.stretch import Span, Tail
+from scopelog_engine.stretch import Span
+from scopelog_engine.tail import Tail
 from scopelog_engine.view import LogView
 
 from .stores import CHAT, MAIN, MESSAGES, bare, frames_of, header_of, next_frame, unsound

@@ -29,14 +29,16 @@ from scopelog_engine import logfile
 from scopelog_engine.codec import compress, decompress
 from scopelog_engine.fs import OsFile, OsFileSystem
 from scopelog_engine.glance import glance
+from scopelog_engine.handle import Handle
 from scopelog_engine.header import parse_header
 from scopelog_engine.info import info_of
 from scopelog_engine.layout import KIND_BATCH, KIND_INDEX, session_dir_name
 from scopelog_engine.lines import SET, VALUE, Address
-from scopelog_engine.stretch import Closed, Tail
+from scopelog_engine.stretch import Closed
 from scopelog_engine.survey import survey
+from scopelog_engine.tail import Tail
 from scopelog_engine.totals import META_NAMESPACE
-from scopelog_engine.view import Handle, LogView
+from scopelog_engine.view import LogView
 from scopelog_engine.writer import Change
 
 from .stores import CHAT, MAIN, build, frames_of, image_of, lay, next_frame, unsound
@@ -208,9 +210,10 @@ def test_a_glance_says_what_a_survey_says(tmp_path: Path) -> None:
 
     def answers(data: bytes) -> tuple[object, object]:
         path.write_bytes(data)
-        handle = Handle(OsFileSystem().open_readonly(str(path)))
+        handle = Handle.open_readonly(OsFileSystem(), str(path))
         try:
-            found = survey(handle.file, str(path), judge=False)
+            with handle.pin() as file:
+                found = survey(file, str(path), judge=False)
             whole = LogView.of_survey(handle, str(path), found)
             looked, closing = glance(handle, str(path))
             assert bool(closing) == (found.clean and found.end == found.size)
