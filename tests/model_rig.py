@@ -56,12 +56,16 @@ class Rig(Handles):
         model.inflight = None
         assert (sid, scope) not in self.poisoned, "a poisoned log took a commit"
         assert (receipt.first, receipt.last) == (ops[0].seq, ops[-1].seq), "sequences go up one by one"
-        model.last = receipt.last
+        self._acknowledged(sid, scope, ops, wanted)
+        return True
+
+    def _acknowledged(self, sid: str, scope: str, ops: list[Op], level: Durability) -> None:
+        model = self.models[sid]
+        model.last = ops[-1].seq
         model.shown_in.add(model.epoch)
-        model.life(scope).settle(ops, power=wanted is POWER)
+        model.life(scope).settle(ops, power=level is POWER)
         main = model.life(SESSION_ID)
         model.retire(ops, power=main.power >= ops[-1].seq)
-        return True
 
     def stage(self, sid: str, scope: str, key: str, value: Json, tag: str | None = None, namespace: str = "n") -> bool:
         session, model = self.sessions[sid], self.models[sid]

@@ -218,7 +218,7 @@ def test_writes_that_raise_while_they_are_made(session: Session, store_path: Pat
 
 
 def test_an_error_says_where_in_the_element_the_trouble_is() -> None:
-    """"A set is not JSON" was all that was said of a message of a thousand parts."""
+    """ "A set is not JSON" was all that was said of a message of a thousand parts."""
     twice: list[Json] = []
     twice += [twice, twice]  # a cycle with two ways round: looking must not take for ever
     cases: list[tuple[Json, str]] = [

@@ -28,7 +28,7 @@ class Remembered:
 
     def pread(self, length: int, offset: int) -> bytes:
         at = offset - self._base
-        if 0 <= at and at + length <= len(self._piece):
+        if at >= 0 and at + length <= len(self._piece):
             return self._piece[at : at + length]
         data = self._file.pread(length, offset)
         if len(data) > MAX_HEADER_BYTES:
