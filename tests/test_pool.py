@@ -228,6 +228,27 @@ def test_unsynced_bytes_that_were_lost_while_the_file_was_closed_are_not_built_u
         store.close(force=True)
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_commit_that_fails_while_old_bytes_are_written_again_is_in_no_file(nth: int) -> None:
+    """Written after the new ones, they failed it with its whole frame in the file, to be seen by readers until the
+    disk let it be cut off."""
+    disk = small(1)
+    store, session = opened(disk, durability=Durability.PROCESS)
+    session.commit([MAIN.append("first")])
+    session.commit([MAIN.append("second")])
+    close_file(session)
+    disk.fail("pwrite", nth, errno.ENOSPC, path="main.zst")
+    disk.fail("truncate", errno=errno.EIO, path="main.zst", persistent=True)
+    with pytest.raises(WriteFailed):
+        session.commit([MAIN.append("lost")], durability=POWER)
+    with store.reader("s") as reader:
+        assert [e.element for e in reader.read(MAIN)] == ["first", "second"]
+    disk.heal()
+    session.commit([MAIN.append("third")])
+    assert elements(session) == ["first", "second", "third"]
+    store.close()
+
+
 def test_bytes_that_are_written_again_and_again_are_synced_at_last() -> None:
     """Two scopes take turns in one file. Each time its file was closed a log would have been written again from its
     beginning: 64 MB for two of one."""

@@ -6,6 +6,8 @@ import gc
 import os
 import random
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -39,36 +41,51 @@ PATIENCE: Final = 120.0  # seconds until a hang is called one
 # --- many -------------------------------------------------------------------------------------------
 
 
+def in_a_fresh_process(call: Callable[[Path], str], path: Path) -> str:
+    """What ``call`` returns there; only the standard files are open at first."""
+    code = (
+        f"import sys, pathlib; from {__name__} import {call.__name__} as call; print(call(pathlib.Path(sys.argv[1])))"
+    )
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], cwd=root, text=True, stdout=subprocess.PIPE, timeout=PATIENCE * 2
+    )
+    assert done.returncode == 0
+    return done.stdout.strip()
+
+
+def allow_open_files(count: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def write_a_thousand_sessions(path: Path) -> str:
+    sessions, rounds = 1000, 2
+    allow_open_files(1024)
+    with Store.open(path) as store:
+        handles = [store.session(f"s{number}") for number in range(sessions)]
+        for turn in range(rounds):
+            for number, session in enumerate(handles):
+                level = POWER if turn == 0 or number % 10 == 0 else Durability.PROCESS
+                session.commit([OUT.append([number, turn])], durability=Durability.PROCESS)
+                session.commit([MAIN.append([number, turn])], durability=level)
+                session.append(OUT, [number, turn, "staged"])
+        for number, session in enumerate(handles):
+            assert elements(session) == [[number, turn] for turn in range(rounds)]
+            session.flush()
+        assert len(SYSTEM) <= LEAST
+    with Store.open(path) as store:
+        for number in range(sessions):
+            with store.session(f"s{number}") as session:
+                assert session.recovery.clean
+                assert elements(session) == [[number, turn] for turn in range(rounds)]
+                found = elements(session, OUT)
+                assert found == [e for t in range(rounds) for e in ([number, t], [number, t, "staged"])]
+    return "done"
+
+
 def test_a_thousand_sessions_are_written_within_the_usual_limit(store_path: Path) -> None:
     """Each has its lock file open, and each its main log and a scope: three thousand files, of which 1,024 may be."""
-    sessions, rounds = 1000, 2
-
-    def work() -> str:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        with Store.open(store_path) as store:
-            handles = [store.session(f"s{number}") for number in range(sessions)]
-            for turn in range(rounds):
-                for number, session in enumerate(handles):
-                    level = POWER if turn == 0 or number % 10 == 0 else Durability.PROCESS
-                    session.commit([OUT.append([number, turn])], durability=Durability.PROCESS)
-                    session.commit([MAIN.append([number, turn])], durability=level)
-                    session.append(OUT, [number, turn, "staged"])
-            for number, session in enumerate(handles):
-                assert elements(session) == [[number, turn] for turn in range(rounds)]
-                session.flush()
-            assert len(SYSTEM) <= LEAST
-        with Store.open(store_path) as store:
-            for number in range(sessions):
-                with store.session(f"s{number}") as session:
-                    assert session.recovery.clean
-                    assert elements(session) == [[number, turn] for turn in range(rounds)]
-                    found = elements(session, OUT)
-                    assert found == [e for t in range(rounds) for e in ([number, t], [number, t, "staged"])]
-        return "done"
-
-    with child(work) as answer:
-        assert answer == "done"
+    assert in_a_fresh_process(write_a_thousand_sessions, store_path) == "done"
 
 
 def test_three_hundred_living_scopes_of_one_session_need_three_files() -> None:
@@ -129,23 +146,20 @@ def test_locks_and_readers_files_lessen_the_limit(store_path: Path) -> None:
         assert fs.pool.limit == before
 
 
+def open_idle_sessions(path: Path) -> str:
+    allow_open_files(128)
+    with Store.open(path) as store:
+        written = [store.session(f"s{number}") for number in range(35)]
+        for session in written:
+            session.commit([MAIN.append(1)])
+        before = len(SYSTEM)
+        idle = [store.session(f"idle{number}") for number in range(55)]
+        return f"{before} {len(SYSTEM)} {len(idle)} {elements(written[0])}"
+
+
 def test_locks_that_are_taken_take_the_room_of_logs(store_path: Path) -> None:
     """Sessions that are only opened leave the application no fewer descriptors than those that are written to."""
-
-    def work() -> str:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
-        fs = real(None)
-        with Store.open(store_path, fs=fs, clock=ManualClock()) as store:
-            written = [store.session(f"s{number}") for number in range(35)]
-            for session in written:
-                session.commit([MAIN.append(1)])
-            before = len(fs.pool)
-            idle = [store.session(f"idle{number}") for number in range(55)]
-            return f"{before} {len(fs.pool)} {len(idle)} {elements(written[0])}"
-
-    with child(work) as answer:
-        assert answer == f"35 {LEAST - 1} 55 [1]"
+    assert in_a_fresh_process(open_idle_sessions, store_path) == f"35 {LEAST - 1} 55 [1]"
 
 
 def test_a_session_that_is_dropped_takes_its_files_with_it(store_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 The order of operations of an append, which must not change:
 
-1. refuse if poisoned, fence, roll back what an interrupted append left behind;
+1. refuse if poisoned, fence, roll back what an interrupted append left behind, write the unproved bytes again;
 2. encode everything, reserve space;
 3. one write: frames, then the cover of the space behind them;
 4. sync, if asked;
@@ -141,6 +141,8 @@ class LogFile(SyncedLog):
         self._fence(file)
         if self._suspect:
             self._mend(file)
+        if file is not None:
+            self._rewrite_unproved(file)
         batch = self._new_batch()
         if self._view is None:
             tail = batch.begin()
@@ -160,10 +162,6 @@ class LogFile(SyncedLog):
             if self._view is None or file is None:
                 self._create(data, sync)
             else:
-                if not (sync or self._rewritten) and self._rewrite_from is not None:
-                    # Their pages may be clean and lost on disk: not even kill -9 would spare what follows them.
-                    self._rewrite(file, self._rewrite_from, self.end)
-                    self._rewritten = True
                 self._write(file, data)
                 if sync:
                     self._sync_to(file, batch.end)
@@ -368,6 +366,7 @@ class LogFile(SyncedLog):
         if self._suspect:
             self._mend(file)
         if file is not None and self._view is not None and not (self.synced and self.anchored):
+            self._rewrite_unproved(file)
             self._sync_to(file, self.end)
             self.durable_sequence = self.last_sequence
 

@@ -51,8 +51,8 @@ class SyncedLog:
         self._sync_parents = sync_parents
         self._names_synced = False
         self._view: LogView | None = None
-        self._rewrite_from: int | None = None
-        self._rewritten = False  # the unproved bytes, without a sync yet
+        self._rewrite_from: int | None = None  # where unproved bytes begin; they go up to the end
+        self._rewritten = False  # all of these, without a sync yet
         self._opening = 1  # of the file, as it was last used here
         self._doubted = False  # the file was closed meanwhile: look at the unproved bytes before they are rewritten
 
@@ -118,9 +118,7 @@ class SyncedLog:
     # --- sync -----------------------------------------------------------------------------------
 
     def _sync_to(self, file: File, end: int) -> None:
-        unproved, self._rewrite_from = self._rewrite_from, self.durable  # until this sync has said yes
-        if unproved is not None:
-            self._rewrite(file, unproved, self.end)
+        self._rewrite_from, self._rewritten = self.durable, False  # until this sync has said yes
         try:
             self._timed_sync(file)
         except OSError as error:
@@ -158,8 +156,12 @@ class SyncedLog:
         file.sync()
         self.counters.sync_seconds += self._monotonic() - started
 
-    def _rewrite(self, file: File, start: int, end: int) -> None:
-        """Write the kept bytes above the durable mark again: the same bytes, at the same place."""
+    def _rewrite_unproved(self, file: File) -> None:
+        """Write the unproved bytes again: the same bytes, at the same place. Nothing may follow them before that: their
+        pages may be clean and lost on disk, so that not even kill -9 would spare what follows them."""
+        start, end = self._rewrite_from, self.end
+        if start is None or self._rewritten:
+            return
         if self._doubted:
             self._look_again(start)
         try:
@@ -172,6 +174,7 @@ class SyncedLog:
                 start += len(data)
         except OSError as error:
             raise self._not_rewritten(error) from error
+        self._rewritten = True
 
     def _not_rewritten(self, error: Exception) -> WriteFailed:
         return WriteFailed(
