@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from fuzz.simdisk import LoseAll, SimDisk
+from fuzz.simdisk import LoseAll, SimDisk, SimFile
 from scopelog import (
     Durability,
     HandleFenced,
@@ -226,6 +226,29 @@ def test_unsynced_bytes_that_were_lost_while_the_file_was_closed_are_not_built_u
         assert trial.read_file(log.path)[: len(before)] == before
         session.commit([MAIN.append("main goes on")])
         store.close(force=True)
+
+
+def test_a_sync_whose_failure_was_lost_to_an_interruption_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C takes the place of the system call's error: what was written again before it must be once more."""
+    disk = small(1)
+    store, session = opened(disk)
+    session.commit([MAIN.append("m")])
+    session.commit([OUT.append("first")])
+    close_file(session, "op-1")
+    session.commit([OUT.append("second")])
+
+    def interrupted(file: SimFile) -> None:
+        file._node.drop()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SimFile, "sync", interrupted)
+        session.flush(POWER)
+    session.commit([OUT.append("third")], durability=POWER)
+    disk = disk.crash(LoseAll())
+    store, session = opened(disk)
+    assert elements(session, OUT) == ["first", "second", "third"]
+    store.close()
 
 
 @pytest.mark.parametrize("nth", [1, 2])
