@@ -223,7 +223,9 @@ class ModelSession:
         retired = {op.spec.retired: op.seq for op in replayed if op.spec.op == "retire"}
         for scope in {*self.lives, *got, *([trying[0]] if trying else [])} - {SESSION_ID}:
             boundary = retired.get(scope, 0)
-            lives = [life for life in self.lives.get(scope, []) if not life.ended or life.ended > boundary]
+            # A life that was retired before anything was in it left nothing to come back.
+            lived = [life for life in self.lives.get(scope, []) if not life.ended or life.every()]
+            lives = [life for life in lived if not life.ended or life.ended > boundary]
             if trying is not None and trying[0] == scope and not lives:
                 lives = [Life()]
             now = self._resolve(scope, lives, boundary, got.get(scope, []), trying, power)
