@@ -12,7 +12,7 @@ from .frame import Fault, Frame
 from .fs import File
 from .handle import Handle
 from .header import Header, parse_header
-from .layout import KIND_CLOSE, KIND_INDEX, MAX_HEADER_BYTES, PREALLOCATE_BYTES
+from .layout import KIND_CLOSE, KIND_COVER, KIND_INDEX, MAGIC_TAIL, MAX_HEADER_BYTES, PREALLOCATE_BYTES
 from .lines import Address, Record
 from .scan import PIECE, Walk, fetch, search_index_backwards
 from .stretch import Span, span_of
@@ -21,6 +21,7 @@ from .view import LogView
 
 _FIRST: Final = MAX_HEADER_BYTES + 1
 _SMALL: Final = PREALLOCATE_BYTES + PIECE  # what is larger has index frames
+_COVER: Final = bytes((KIND_COVER,)) + MAGIC_TAIL
 
 
 class Glance(NamedTuple):
@@ -37,7 +38,8 @@ def glance(handle: Handle, path: str) -> Glance:
         header, first = parse_header(data, path)
         size = file.size() if len(data) == _FIRST else len(data)
         look = _Look(handle, file, path, header, size)
-        if size <= _SMALL and look.follow(first, data, stop=len(data)):
+        small = size == len(data) or (size <= _SMALL and _COVER in data)
+        if small and look.follow(first, data, stop=len(data)):
             return look.result()
         start = next(search_index_backwards(file, path, first.end, size, look.view.digest, look.view.cap), first)
         if look.follow(start, b"", stop=size) and look.proves(start):
