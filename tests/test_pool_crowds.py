@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -245,10 +246,12 @@ def test_threads_that_take_each_others_files_away(limit: int, store_path: Path) 
         found = sorted(e for session in sessions for e in elements(session))
         assert found == sorted([seed, turn] for seed in range(threads) for turn in range(turns))
         assert fs.pool.evictions > 100
-        for session in sessions:
-            for state in session._writer._scopes.values():
-                if state.log is not None:
-                    assert state.log.view.handle.evict(), "a file is in use for ever"
+        states = [state for session in sessions for state in session._writer._scopes.values()]
+        handles = [state.log.view.handle for state in states if state.log is not None]
+        deadline = time.monotonic() + PATIENCE  # the flusher may be storing what was staged last
+        while not all([handle.evict() for handle in handles]):
+            assert time.monotonic() < deadline, "a file is in use for ever"
+            time.sleep(0.001)
     with Store.open(store_path) as store:
         assert found == sorted(e.element for number in range(count) for e in store.session(f"s{number}").read(MAIN))
 
