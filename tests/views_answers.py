@@ -12,7 +12,18 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal, NamedTuple, cast
 
-from scopelog import Durability, Json, NoSuchSession, Session, SessionInfo, SessionReader, SessionScope, Store, Write
+from scopelog import (
+    Durability,
+    EphemeralScope,
+    Json,
+    NoSuchSession,
+    Session,
+    SessionInfo,
+    SessionReader,
+    SessionScope,
+    Store,
+    Write,
+)
 from tests.model import SESSION_ID, ModelSession, Op, Spec, elements, observed_op, page, unit, values
 from tests.model_handles import KEYS, LISTS, POWER, PROCESS, SCOPES, Settings, coalescer_of, scope_of
 from tests.model_rig import Rig
@@ -264,6 +275,12 @@ class Answering(Rig):
         for namespace in ("n", "m", META):
             start = self.random.choice(("", "a", "é"))
             out.append(Question("scan", (namespace, start), {"scope": where}, values(ops, namespace, start)))
+        if isinstance(where, EphemeralScope):
+            for namespace in ("n", "m"):
+                start = self.random.choice(("", "", "p", "j"))
+                keys = {key for space, key in LISTS if space == namespace and elements(ops, namespace, key)}
+                wanted_keys = sorted(key for key in keys if key.startswith(start))
+                out.append(Question("lists", (where, namespace, start), {}, wanted_keys))
         for namespace in ("n", "m"):
             found = {entry.key: entry.value for entry in values(ops, namespace)}
             out += [Question("get", (where.value(namespace, k), "none"), {}, found.get(k, "none")) for k in KEYS]

@@ -199,6 +199,21 @@ class Answers(ABC):
 
     # --- lists ----------------------------------------------------------------------------------
 
+    def lists(self, namespace: str, prefix: str) -> set[str]:
+        """Keys of the namespace's lists that hold elements and whose keys start with ``prefix``.
+
+        Walks every stretch, without the index: for the logs of ephemeral scopes.
+        """
+        floors: dict[str, int] = {}
+        living: set[str] = set()
+        for summary in Recent(self, None):
+            for (space, key, _), entry in summary.lists.items():
+                if space == namespace and key.startswith(prefix):
+                    floor = floors[key] = max(floors.get(key, 0), entry.floor)
+                    if entry.count and entry.last > floor:
+                        living.add(key)
+        return living
+
     def elements(
         self, address: Address, *, above: int = 0, below: int = MAX_SEQUENCE + 1, descending: bool = False
     ) -> Iterator[Record]:

@@ -20,7 +20,7 @@ from .errors import OutcomeUnknown, ScopelogError, WriteFailed
 from .info import SessionInfo, info_of, info_of_nothing
 from .lines import Address, Record, new_tuple
 from .looping import GRACE
-from .reading import commits_before, merged
+from .reading import commits_before, merged, staged_lists
 from .scope import SESSION, Commit, Place, Staged
 from .state import NOT_YET, Request
 from .storing import PERSISTENCE
@@ -230,6 +230,22 @@ class AsyncWriter:
             if view.end > _SCAN_INLINE_BYTES:
                 return await in_thread(lambda: view.scan(namespace, prefix))
             return await self._quickly(lambda: view.scan(namespace, prefix))
+        finally:
+            _leave((view, staged))
+
+    async def lists(self, scope: str, namespace: str, prefix: str) -> list[str]:
+        """See :meth:`Writer.lists`."""
+        with self._writer._lock:
+            state = self._writer._scopes.get(scope)
+            found = staged_lists(state, namespace, prefix)  # first: what is stored meanwhile is in the view
+        view, staged = await self._look(scope, None)
+        try:
+            if self._writer._scopes.get(scope) is not state:
+                found.clear()  # of a life that was retired meanwhile
+            if view is not None:
+                stored = view
+                found |= await self._quickly(lambda: stored.lists(namespace, prefix))
+            return sorted(found)
         finally:
             _leave((view, staged))
 

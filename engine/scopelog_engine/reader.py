@@ -232,6 +232,15 @@ class Reader:
 
         return self._answer(ask)
 
+    def lists(self, scope: str, namespace: str, prefix: str) -> list[str]:
+        """Keys of an ephemeral scope's lists, as :meth:`Writer.lists` gives them."""
+
+        def ask() -> list[str]:
+            view = self._view(scope)
+            return sorted(view.lists(namespace, prefix)) if view is not None else []
+
+        return self._answer(ask)
+
     def records(self) -> Iterator[ScopedRecord]:
         """Everything stored, in sequence order over main and the living scopes.
 

@@ -66,6 +66,19 @@ class Reading(Storing):
         finally:
             view.let_go()
 
+    def lists(self, scope: str, namespace: str, prefix: str) -> list[str]:
+        """Keys, sorted, of an ephemeral scope's lists that hold elements, stored or staged."""
+        with self._lock:
+            state = self._readable(scope)
+            found = staged_lists(state, namespace, prefix)
+            view = self._snapshot(state)
+        if view is None:
+            return sorted(found)
+        try:
+            return sorted(found | view.lists(namespace, prefix))
+        finally:
+            view.let_go()
+
     def _readable(self, scope: str) -> ScopeState | None:
         """The scope's state, at a moment when nobody is storing and all commits admitted before have ended.
 
@@ -223,6 +236,12 @@ def _shown(state: ScopeState) -> list[Staged]:
     cut = _first_commit(state)
     shown = staged_of(state.pending[:cut])
     return shown + state.aside if cut == len(state.pending) else shown
+
+
+def staged_lists(state: ScopeState | None, namespace: str, prefix: str) -> set[str]:
+    """Keys of the lists that have staged elements which may be shown."""
+    addresses = {entry[1] for entry in _shown(state)} if state is not None else set()
+    return {key for space, key, _ in addresses if space == namespace and key.startswith(prefix)}
 
 
 def commits_before(state: ScopeState) -> list[Commit]:

@@ -25,7 +25,7 @@ from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Receipt
 
-from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_tag
+from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_tag
 from .listing import Sort
 from .metadata import KEEP, Keep, changes_of_metadata
 from .session import (
@@ -37,6 +37,7 @@ from .session import (
     SessionReader,
     changes_of,
     check_level,
+    check_lists,
     check_page,
     elements_of,
     entries_of,
@@ -152,6 +153,11 @@ class AsyncSession:
         check_level(durability)
         return await self._writer.commit(SESSION.id, changes_of_metadata(name, labels), durability)
 
+    async def lists(self, scope: EphemeralScope, namespace: str, prefix: str = "") -> list[str]:
+        """See :meth:`Session.lists`."""
+        check_lists(scope, namespace, prefix)
+        return await self._writer.lists(scope.id, namespace, prefix)
+
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""
         return self.sync.scopes()
@@ -218,6 +224,10 @@ class AsyncSessionReader:
     async def refresh(self) -> None:
         """See :meth:`SessionReader.refresh`."""
         await in_thread(self.sync.refresh)
+
+    async def lists(self, scope: EphemeralScope, namespace: str, prefix: str = "") -> list[str]:
+        """See :meth:`SessionReader.lists`."""
+        return await in_thread(lambda: self.sync.lists(scope, namespace, prefix))
 
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""

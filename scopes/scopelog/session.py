@@ -14,7 +14,7 @@ from scopelog_engine.reader import Reader
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Change, Receipt, Writer
 
-from .addresses import SESSION, List, S, Scope, Value, Write, check_name, check_sequence, check_tag
+from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_sequence, check_tag
 from .metadata import KEEP, Keep, changes_of_metadata
 
 Order: TypeAlias = Literal["asc", "desc"]
@@ -75,6 +75,8 @@ class _Source(Protocol):
         stop_at_tag: str | None,
     ) -> list[Record]: ...
 
+    def lists(self, scope: str, namespace: str, prefix: str) -> list[str]: ...
+
     def scopes(self) -> list[str]: ...
 
     def info(self) -> SessionInfo: ...
@@ -128,6 +130,15 @@ class _Reads:
                 stop_at_tag=stop_at_tag,
             )
         )
+
+    def lists(self, scope: EphemeralScope, namespace: str, prefix: str = "") -> list[str]:
+        """Keys of an ephemeral scope's lists of one namespace that hold elements, sorted by code point.
+
+        What a recovery finds its way by. It looks at every stretch of the scope's log; the session scope, whose
+        history has no bound, has no such call. Raises :class:`InvalidInput` for any other scope.
+        """
+        check_lists(scope, namespace, prefix)
+        return self._source.lists(scope.id, namespace, prefix)
 
     def scopes(self) -> list[str]:
         """Ids of the ephemeral scopes that are alive, sorted."""
@@ -351,8 +362,15 @@ def id_of(scope: Scope) -> str:
     return scope.id
 
 
+def check_lists(scope: EphemeralScope, namespace: str, prefix: str) -> None:
+    if not isinstance(scope, EphemeralScope):
+        raise not_a("an ephemeral scope", scope)
+    check_name("namespace", namespace)
+    check_name("prefix", prefix)
+
+
 def not_a(what: str, given: object) -> InvalidInput:
-    remedy = "pass scopelog.SESSION or an ephemeral()" if what == "a scope" else "see scopelog.value and list_of"
+    remedy = "pass scopelog.SESSION or an ephemeral()" if what.endswith("scope") else "see scopelog.value and list_of"
     return InvalidInput(f"{given_as(given)} was given where {what} is wanted", remedy)
 
 
