@@ -1,0 +1,65 @@
+"""Where a lane's records stand in a session, and what they look like.
+
+=====================  ==========  ==========================  ===========================================
+namespace              scope       key                         holds
+=====================  ==========  ==========================  ===========================================
+messages.entries       session     lane                        list: ``{entryId, runId, message}``, settled
+messages.operations    session     operation id                value: ``{lane}`` while the operation runs
+pendingAssistantOutput operation   entry id                    list of encoded op batches, bases tagged base
+pendingToolOutput      operation   invocation id               the same of a tool's output
+memo                   operation   [invocation id, name]       value: what the tool wants to find again
+=====================  ==========  ==========================  ===========================================
+
+The operation's scope is the ephemeral scope that has the operation's id: it goes when the operation ends, in the
+commit that says so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from ...addresses import EphemeralScope, List, SessionScope, Value, ephemeral, list_of, value
+from ...delta import join_batches
+
+OPERATIONS: Final = "messages.operations"
+ASSISTANT_OUTPUT: Final = "pendingAssistantOutput"
+TOOL_OUTPUT: Final = "pendingToolOutput"
+MEMO: Final = "memo"
+BASE: Final = "base"
+"""Tag of a batch that replaces the whole value: where decoding may start."""
+
+
+def entries(lane: str) -> List[SessionScope]:
+    """The settled messages of a lane, oldest first."""
+    return list_of("messages.entries", lane)
+
+
+def running(operation: str) -> Value[SessionScope]:
+    """There while the operation runs."""
+    return value(OPERATIONS, operation)
+
+
+def assistant_output(operation: str, entry: str) -> List[EphemeralScope]:
+    """What a response has streamed so far."""
+    return ephemeral(operation).list_of(ASSISTANT_OUTPUT, entry, coalescer=join_batches)
+
+
+def tool_output(operation: str, invocation: str) -> List[EphemeralScope]:
+    """What a tool has put out so far."""
+    return ephemeral(operation).list_of(TOOL_OUTPUT, invocation, coalescer=join_batches)
+
+
+def memo(operation: str, invocation: str, name: str) -> Value[EphemeralScope]:
+    """What a tool wants to find again after a crash."""
+    return ephemeral(operation).value(MEMO, memo_key(invocation, name))
+
+
+def memo_key(invocation: str, name: str) -> str:
+    return json.dumps([invocation, name])
+
+
+def memo_name(key: str) -> tuple[str, str]:
+    """The invocation and the name in a memo's key."""
+    invocation, name = json.loads(key)
+    return invocation, name

@@ -1,0 +1,105 @@
+"""What a lane has stored, read back: by the session itself, or by a reader beside it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol, TypeAlias
+
+from scopelog_engine.elements import Json
+
+from ...addresses import SESSION, EphemeralScope, List, Scope, SessionScope, Value
+from ...delta import UNDEFINED, Decoder, apply
+from ...session import Element, Order
+from ...session import Entry as StoredValue
+from .places import BASE
+
+_STREAM_PAGE: Final = 10_000
+_ENTRY_PAGE: Final = 256
+
+Entry: TypeAlias = dict[str, Json]
+"""A settled message: ``{"entryId", "runId", "message"}``, a tool's with its ``"invocationId"``."""
+
+
+class Source(Protocol):
+    """A session, or a reader beside it."""
+
+    def get(self, address: Value[Scope], default: Json = None) -> Json: ...
+
+    def scan(self, namespace: str, prefix: str = "", *, scope: Scope = SESSION) -> list[StoredValue]: ...
+
+    def lists(self, scope: EphemeralScope, namespace: str, prefix: str = "") -> list[str]: ...
+
+    def read(
+        self,
+        target: List[Scope],
+        *,
+        cursor: int | None = None,
+        order: Order = "asc",
+        limit: int | None = None,
+        stop_at_tag: str | None = None,
+    ) -> list[Element]: ...
+
+
+def read_stream(source: Source, target: List[EphemeralScope]) -> Any:
+    """The value that a stream's batches add up to, from its newest base on; ``UNDEFINED`` if it holds no base.
+
+    Raises what reads raise, and what the decoder and ``apply`` raise for batches that do not fit.
+    """
+    newest_first: list[Element] = []
+    cursor: int | None = None
+    while True:
+        page = source.read(target, cursor=cursor, order="desc", limit=_STREAM_PAGE, stop_at_tag=BASE)
+        newest_first += page
+        if len(page) < _STREAM_PAGE or page[-1].tag == BASE:
+            break
+        cursor = page[-1].seq
+    if not newest_first or newest_first[-1].tag != BASE:
+        return UNDEFINED
+    decoder = Decoder()
+    value: Any = UNDEFINED
+    for element in reversed(newest_first):
+        value = apply(value, decoder.decode(element.element))
+    return value
+
+
+def response_state(value: Any) -> dict[str, Any] | None:
+    """The reducer's state in a response's stream; None if it has none, or is not what the reducer would leave."""
+    if not isinstance(value, dict):
+        return None
+    message, frame_state = value.get("streamingMessage"), value.get("frameState")
+    if not isinstance(message, dict) or not isinstance(frame_state, list):
+        return None
+    content = message.get("content")
+    if not isinstance(content, list) or len(content) != len(frame_state):
+        return None
+    if not all(isinstance(block, dict) for block in content) or not all(map(_is_frame_state, frame_state)):
+        return None
+    return value
+
+
+def _is_frame_state(entry: Any) -> bool:
+    if entry is None:
+        return True
+    if not isinstance(entry, dict) or type(entry.get("kind")) is not str or type(entry.get("ended")) is not bool:
+        return False
+    return type(entry.get("json", "")) is str
+
+
+def entries_since(source: Source, target: List[SessionScope], sequence: int) -> list[Entry]:
+    """Settled messages that are younger than a sequence, newest first. Reads no older history."""
+    found: list[Entry] = []
+    cursor: int | None = None
+    while True:
+        page = source.read(target, cursor=cursor, order="desc", limit=_ENTRY_PAGE)
+        for element in page:
+            if element.seq <= sequence:
+                return found
+            if isinstance(element.element, dict):
+                found.append(element.element)
+        if len(page) < _ENTRY_PAGE:
+            return found
+        cursor = page[-1].seq
+
+
+def settled_name(entry: Entry) -> str:
+    """What an entry settles: a tool's invocation, or the response of that entry id."""
+    return str(entry.get("invocationId") or entry.get("entryId"))

@@ -1,0 +1,129 @@
+"""A response of the model as it streams in: events or frames to the lane's value, and from there to the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from scopelog_engine.elements import Json
+
+from ...errors import InvalidInput
+from .copying import finite
+from .encoding import FrameEncoder
+from .errors import InvalidFrame
+from .places import assistant_output
+from .reducing import apply_frame, current_message
+from .settling import Settling
+from .shapes import DONE, ERROR, START
+from .streams import Stream
+
+if TYPE_CHECKING:
+    from .operations import Operation
+
+_DERIVED: Final = frozenset((START, "toolcall_start", "toolcall_end"))
+"""Frames whose tool arguments were parsed from a stream, and may hold numbers that JSON cannot."""
+
+
+class Response(Settling):
+    """An assistant message as it streams in: :meth:`feed` the provider's events, or :meth:`take` frames; then
+    :meth:`settle`. Made by :meth:`Operation.response`.
+
+    What was fed is in the message at once, and on its way to the disk through the write-behind window.
+    """
+
+    kind = "response"
+
+    def __init__(self, operation: Operation, entry_id: str) -> None:
+        super().__init__(operation, entry_id)
+        lane = operation.lane
+        self.final: Json = None
+        """The message of the event that ended the stream (``done`` or ``error``), None before."""
+        self._encoder = FrameEncoder()
+        self._started = False
+        self._state: Any = lane.state["operation"]
+        self._stream = Stream(lane.session, assistant_output(operation.id, entry_id), self._value)
+        self._where = {"runId": operation.id, "entryId": entry_id}
+        lane.response_stream(None)
+        self._state["streamingMessage"] = None
+        self._state["frameState"] = []
+        self._state["entryId"] = entry_id
+        lane.flush()
+        lane.response_stream(self._stream)
+
+    def feed(self, event: Json) -> Json:
+        """Take the provider's next event; returns its frame, or None if it has none.
+
+        Raises :class:`InvalidEvent` and :class:`InvalidFrame` for what does not fit, without effect, and
+        :class:`Fenced` once the message settles. Raises what :meth:`Session.append` raises: the event has been taken
+        then, and is stored with the next one; do not feed it again.
+        """
+        with self._lane.changing():
+            self.check_open()
+            frame = self._encoder.encode(event)
+            if frame is not None:
+                self._take(frame)
+            elif event["type"] in (DONE, ERROR):
+                self.final = finite(event["message" if event["type"] == DONE else "error"])
+            return frame
+
+    def take(self, frame: Json) -> int | None:
+        """Take the next frame; returns the sequence under which its change is staged, None if it changes nothing.
+
+        Raises as :meth:`feed`.
+        """
+        with self._lane.changing():
+            self.check_open()
+            return self._take(frame)
+
+    def _take(self, frame: Json) -> int | None:
+        kind = frame.get("type") if isinstance(frame, dict) else None
+        if kind in _DERIVED:
+            frame = finite(frame)
+        if kind != START and not self._started:
+            raise InvalidFrame("a frame comes before the start frame")
+        apply_frame(self._state, frame)
+        self._started = True
+        self._lane.flush()
+        try:
+            return self._stream.write()
+        finally:  # it was taken, stored or not
+            if kind == START:
+                self._lane.emit({"type": "message_start", **self._where, "message": self.message})
+            else:
+                self._lane.emit({"type": "message_update", **self._where, "frame": frame})
+
+    @property
+    def message(self) -> Json:
+        """A copy of the message as it stands, tool arguments derived from what has come of them; None before the
+        start. Its cost grows with the message: for updates use the frames."""
+        with self._lane.changing():
+            return current_message(self._state)
+
+    # --- settling ---------------------------------------------------------------------------------
+
+    def _value(self) -> Json:
+        return {field: finite(self._state[field]) for field in ("streamingMessage", "frameState")}
+
+    def _is_current(self) -> bool:
+        return self.operation.current is self
+
+    def _message(self, message: Json) -> Json:
+        message = self.final if message is None else message
+        if not isinstance(message, dict):
+            raise InvalidInput(
+                "there is no message to settle", "feed the event that ends the stream, or pass a message"
+            )
+        return message
+
+    def _entry(self, message: Json) -> dict[str, Json]:
+        return {"entryId": self.id, "runId": self.operation.id, "message": message}
+
+    def _leave(self) -> None:
+        self._lane.response_stream(None)
+        self.operation.current = None
+        self._state["streamingMessage"] = None
+        self._state["frameState"] = []
+        self._state["entryId"] = None
+        self._lane.flush()
+
+    def _tell(self, message: Json) -> None:
+        self._lane.emit({"type": "message_end", **self._where, "message": message})

@@ -1,0 +1,119 @@
+"""How a message settles: in one commit of the session scope, after which nothing of it is taken any more.
+
+What comes late is refused from the moment the commit is begun. If the commit raises, the store alone knows what became
+of it; so it is asked whether the entry is there before anything else is done. So a retry settles once, and what was
+not settled goes on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from scopelog_engine.elements import Json
+from scopelog_engine.writer import Receipt
+
+from ...addresses import SessionScope, Write
+from .copying import finite
+from .fencing import settled
+
+if TYPE_CHECKING:
+    from .operations import Operation
+
+
+class Phase(Enum):
+    """Of something that settles, or of an operation, which ends."""
+
+    OPEN = "open"
+    SETTLING = "settling"  # its commit is under way
+    UNSURE = "unsure"  # its commit has raised
+    SETTLED = "settled"
+
+
+class Settling(ABC):
+    """A response, or a tool's output."""
+
+    kind: str
+
+    def __init__(self, operation: Operation, name: str) -> None:
+        self.operation = operation
+        self.id = name
+        self.phase = Phase.OPEN
+        self._lane = operation.lane
+
+    def settle(
+        self, message: Json = None, *, writes: Iterable[Write[SessionScope]] = (), end: bool = False
+    ) -> Receipt | None:
+        """Settle the message, in one commit of the session scope that holds its entry, and ``writes``.
+
+        ``message``: the settled message; None takes the one that is at hand: of a response that of the event that
+        ended it, of a tool one made of its output. ``end``: the operation ends with it, its scope retired by the same
+        commit. Returns None if an earlier call that raised had stored the message after all (``writes`` with it).
+
+        Raises :class:`Fenced` if it is settled, :class:`InvalidInput` if there is no message, and what
+        :meth:`Session.commit` raises: then it is not settled, or the next call finds that it was.
+        """
+        with self.settling(message, writes, end=end) as commit:
+            return self._lane.session.commit(commit) if commit else None
+
+    @contextmanager
+    def settling(
+        self, message: Json, writes: Iterable[Write[SessionScope]], *, end: bool
+    ) -> Iterator[list[Write[SessionScope]]]:
+        """What to commit, nothing if that was done; the message is settled once the block has ended well."""
+        operation = self.operation
+        with self._lane.changing():
+            message = finite(self._message(message))
+            if self.phase is Phase.UNSURE and operation.is_settled(self.id):
+                over = operation.is_over()
+                commit = operation.end_writes() if end and not over else []
+                end = end or over
+            else:
+                self.check_open()
+                commit = [self._lane.entries.append(self._entry(message)), *writes]
+                commit += operation.end_writes() if end else []
+            self.phase = Phase.SETTLING
+        try:
+            yield commit
+        except BaseException:
+            self.phase = Phase.UNSURE
+            raise
+        with self._lane.changing():
+            self.phase = Phase.SETTLED
+            operation.settle(self.id)
+            if end:
+                operation.over()
+            else:
+                self._leave()
+            self._tell(message)
+
+    def check_open(self) -> None:
+        """Raise :class:`Fenced` if it is settled, or its operation has ended."""
+        if self.phase is Phase.UNSURE and not self.operation.is_settled(self.id):
+            self.phase = Phase.OPEN
+        if self.phase is not Phase.OPEN or not self._is_current():
+            raise settled(self.kind, self.id)
+        self.operation.check_open()
+
+    @abstractmethod
+    def _is_current(self) -> bool:
+        """Whether no other has taken its place."""
+
+    @abstractmethod
+    def _message(self, message: Json) -> Json:
+        """The message to settle. Raises :class:`InvalidInput` if there is none."""
+
+    @abstractmethod
+    def _entry(self, message: Json) -> dict[str, Json]:
+        """What is appended to the lane's entries."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Take it out of what the lane shows."""
+
+    @abstractmethod
+    def _tell(self, message: Json) -> None:
+        """Tell the listeners that it is settled."""
