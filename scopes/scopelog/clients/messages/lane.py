@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
@@ -60,7 +60,9 @@ class Lane:
         """The list of the lane's settled messages: ``{"entryId", "runId", "message"}``."""
         self.operation: Operation | None = None
         """The operation that runs."""
-        self._lock = threading.RLock()
+        self._entering: str | None = None  # the id of one that is about to
+        self.lock: Final = threading.RLock()
+        """Held by whoever changes the lane."""
         self._tracker: Tracker = track({"operation": None})
         self._tracker.flush()
         self._response: Stream | None = None
@@ -87,35 +89,38 @@ class Lane:
         self, operation_id: str, writes: Iterable[Write[SessionScope]]
     ) -> Iterator[tuple[Operation, list[Write[SessionScope]]]]:
         """The operation and what to commit; it runs once the block has ended well."""
-        with self._lock:
-            operation = self._new(operation_id)
+        with self.entering(operation_id) as operation:
             if self.session.get(running(operation_id)) is not None:
                 raise _runs(operation_id)
-            self.operation = operation
-        try:
             yield operation, [*writes, running(operation_id).set({"lane": self.name})]
-        except BaseException:
-            with self._lock:
-                self.operation = None
-            raise
-        self._enter(operation)
+
+    @contextmanager
+    def entering(self, operation_id: str) -> Iterator[Operation]:
+        """An operation that no other can come before; it runs in the lane once the block has ended well."""
+        with self.lock:
+            if self._entering is not None or self.operation is not None:
+                raise _runs(self._entering or self.operation.id if self.operation else operation_id)
+            operation = Operation(self, operation_id)
+            self._entering = operation_id
+        try:
+            yield operation
+            self._enter(operation)
+        finally:
+            self._entering = None
 
     def resume(self, operation_id: str) -> Operation:
         """Go on with an operation that a crash has interrupted; its tools find their output again.
 
         Raises :class:`Fenced` if it does not run: it has ended, or was never begun.
         """
-        with self._lock:
-            operation = self._new(operation_id)
+        with self.entering(operation_id) as operation:
             found = self.session.scan(OPERATIONS, operation_id)
             began = next((entry for entry in found if entry.key == operation_id), None)
             if began is None or began.value != {"lane": self.name}:
                 raise ended(operation_id)
             operation.began, operation.resumed = began.seq, True
             operation.read_settled()
-            self.operation = operation
-            self._enter(operation)
-            return operation
+        return operation
 
     def recover(self) -> list[RecoveredOperation]:
         """Settle what a crash has interrupted in this lane, and return it.
@@ -135,7 +140,7 @@ class Lane:
 
     def interrupted(self) -> list[RecoveredOperation]:
         """What :meth:`recover` settles. Raises :class:`InvalidInput` while an operation runs in the lane."""
-        with self._lock:
+        with self.lock:
             if self.operation is not None:
                 raise _runs(self.operation.id)
             return [one for one in recover(self.session) if one.lane == self.name]
@@ -145,19 +150,15 @@ class Lane:
         """What to commit for an interrupted operation; the listeners are told once the block has ended well."""
         settled = operation.settlement()
         yield [*(self.entries.append(entry) for entry in settled), *operation.end()]
-        with self._lock:
+        with self.lock:
+            events: list[Event] = []
             for entry in settled:
                 event = {"runId": operation.id, "entryId": entry["entryId"], "message": entry["message"]}
-                self.emit({"type": "message_start", **event, "recovery": True})
-                self.emit({"type": "message_end", **event, "recovery": True})
-
-    def _new(self, operation_id: str) -> Operation:
-        if self.operation is not None:
-            raise _runs(self.operation.id)
-        return Operation(self, operation_id)
+                events += [{"type": kind, **event, "recovery": True} for kind in ("message_start", "message_end")]
+            self.emit(events, self.audience())
 
     def _enter(self, operation: Operation) -> None:
-        with self._lock:
+        with self.changing():
             self.state["operation"] = {
                 "id": operation.id,
                 "entryId": None,
@@ -166,15 +167,17 @@ class Lane:
                 "toolOutputs": {},
             }
             self.flush()
+            self.operation = operation
 
     def leave(self, operation: Operation) -> None:
         """The operation has ended."""
-        with self._lock:
+        with self.changing():
             if self.operation is operation:
-                self.operation = self._response = None
+                self._response = None
                 self._tools.clear()
                 self.state["operation"] = None
                 self.flush()
+                self.operation = None
 
     # --- the value --------------------------------------------------------------------------------
 
@@ -185,9 +188,15 @@ class Lane:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lane."""
-        with self._lock:
-            yield
+        """Hold the lane while its value is changed."""
+        with self.lock:
+            try:
+                yield
+            except InvalidInput:  # refused before anything was changed
+                raise
+            except BaseException:
+                self.distrust()
+                raise
 
     def response_stream(self, stream: Stream | None) -> None:
         """From now on what happens to the streaming message goes to this stream."""
@@ -207,18 +216,24 @@ class Lane:
 
     def flush(self) -> None:
         """Hand the ops of all changes since the last time to the streams and replicas they concern."""
-        if self._torn:
+        torn, self._torn = self._torn, True
+        ops = self._tracker.flush()
+        if torn:
             self._lose()
             for replica in tuple(self._replicas):
                 replica.rebase()
-        self._torn = True
-        ops = self._tracker.flush()
-        for op in ops:
-            self._route(op)
-        if ops:
-            for replica in tuple(self._replicas):
-                replica.send(ops)
+        elif ops:
+            for op in ops:
+                self._route(op)
+            if self._replicas:
+                for replica in tuple(self._replicas):
+                    replica.send(ops)
         self._torn = False
+
+    def distrust(self) -> None:
+        """A change was interrupted: what it did is in the value, but maybe not in the ops."""
+        self._torn = True
+        self._tracker.rebase()
 
     def _route(self, op: Op) -> None:
         if op[0] == "r" or len(op[1]) < 2:
@@ -249,7 +264,7 @@ class Lane:
         stored; those of a recovery carry ``recovery: True``. They are the listener's to keep, not to change. What a
         listener raises is logged and otherwise without effect.
         """
-        with self._lock:
+        with self.lock:
             self._listeners.append(listener)
         return lambda: self._remove(self._listeners, listener)
 
@@ -260,23 +275,34 @@ class Lane:
         This is what crosses a transport; :class:`scopelog.delta.Decoder` and :func:`scopelog.delta.apply` read it.
         What ``send`` raises ends the replica and is logged: its other side has missed a batch.
         """
-        with self._lock:
+        with self.lock:
             replica = _Replica(self, send)
             self._replicas.append(replica)
             replica.rebase()
         return lambda: self._remove(self._replicas, replica)
 
     def _remove(self, those: list[Any], one: object) -> None:
-        with self._lock:
+        with self.lock:
             those[:] = [other for other in those if other is not one]
 
-    def emit(self, event: Event) -> None:
-        """Tell the listeners."""
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception:  # noqa: BLE001 - a listener's own: what it looks on at goes on
-                _log.exception("a listener failed at %s", event["type"])
+    @property
+    def listened(self) -> bool:
+        """Whether there are listeners."""
+        return bool(self._listeners)
+
+    def audience(self) -> list[Listener]:
+        """Who is to be told, the first one last."""
+        return self._listeners[::-1]
+
+    def emit(self, events: Sequence[Event], audience: list[Listener]) -> None:
+        """Tell the listeners, who are taken out of ``audience`` one by one: nobody is told twice."""
+        while audience:
+            listener = audience.pop()
+            for event in events:
+                try:
+                    listener(event)
+                except Exception:  # noqa: BLE001 - a listener's own: what it looks on at goes on
+                    _log.exception("a listener failed at %s", event["type"])
 
     def give_up(self, replica: _Replica) -> None:
         """The replica has failed."""
@@ -293,8 +319,9 @@ class _Replica:
         self.send([["r", finite(self._lane.state)]])
 
     def send(self, ops: list[Op]) -> None:
+        batch = self._encoder.encode(ops)
         try:
-            self._send(self._encoder.encode(ops))
+            self._send(batch)
         except Exception:  # noqa: BLE001 - the transport's own: what it looks on at goes on
             _log.exception("a replica failed and is given up")
             self._lane.give_up(self)

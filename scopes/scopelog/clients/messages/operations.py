@@ -85,7 +85,7 @@ class Operation:
     @contextmanager
     def ending(self, writes: Iterable[Write[SessionScope]]) -> Iterator[list[Write[SessionScope]]]:
         """What to commit to end the operation, nothing if that is done; it has ended once the block has ended well."""
-        with self.lane.changing():
+        with self.lane.lock:
             commit: list[Write[SessionScope]] = []
             if self.phase is not Phase.UNSURE or not self.is_over():
                 self.check_open()
@@ -93,10 +93,10 @@ class Operation:
             self.phase = Phase.SETTLING
         try:
             yield commit
+            self.over()
         except BaseException:
             self.phase = Phase.UNSURE
             raise
-        self.over()
 
     def end_writes(self) -> list[Write[SessionScope]]:
         """What ends the operation, in the commit that they are part of."""
@@ -104,8 +104,8 @@ class Operation:
 
     def over(self) -> None:
         """The commit that ends it is stored."""
-        self.phase = Phase.SETTLED
         self.lane.leave(self)
+        self.phase = Phase.SETTLED
 
     def is_over(self) -> bool:
         """Whether the store says that it has ended."""

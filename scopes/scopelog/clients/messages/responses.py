@@ -42,6 +42,7 @@ class Response(Settling):
         self._state: Any = lane.state["operation"]
         self._stream = Stream(lane.session, assistant_output(operation.id, entry_id), self._value)
         self._where = {"runId": operation.id, "entryId": entry_id}
+        operation.current = None
         lane.response_stream(None)
         self._state["streamingMessage"] = None
         self._state["frameState"] = []
@@ -56,7 +57,7 @@ class Response(Settling):
         :class:`Fenced` once the message settles. Raises what :meth:`Session.append` raises: the event has been taken
         then, and is stored with the next one; do not feed it again.
         """
-        with self._lane.changing():
+        with self._lane.lock:
             self.check_open()
             frame = self._encoder.encode(event)
             if frame is not None:
@@ -70,7 +71,7 @@ class Response(Settling):
 
         Raises as :meth:`feed`.
         """
-        with self._lane.changing():
+        with self._lane.lock:
             self.check_open()
             return self._take(frame)
 
@@ -80,22 +81,28 @@ class Response(Settling):
             frame = finite(frame)
         if kind != START and not self._started:
             raise InvalidFrame("a frame comes before the start frame")
-        apply_frame(self._state, frame)
+        try:
+            apply_frame(self._state, frame)
+        except InvalidInput:
+            raise
+        except BaseException:
+            self._lane.distrust()
+            raise
         self._started = True
         self._lane.flush()
         try:
             return self._stream.write()
         finally:  # it was taken, stored or not
-            if kind == START:
-                self._lane.emit({"type": "message_start", **self._where, "message": self.message})
-            else:
-                self._lane.emit({"type": "message_update", **self._where, "frame": frame})
+            if self._lane.listened:
+                event = {"message": self.message} if kind == START else {"frame": frame}
+                kind = "message_start" if kind == START else "message_update"
+                self._lane.emit([{"type": kind, **self._where, **event}], self._lane.audience())
 
     @property
     def message(self) -> Json:
         """A copy of the message as it stands, tool arguments derived from what has come of them; None before the
         start. Its cost grows with the message: for updates use the frames."""
-        with self._lane.changing():
+        with self._lane.lock:
             return current_message(self._state)
 
     # --- settling ---------------------------------------------------------------------------------
@@ -125,5 +132,5 @@ class Response(Settling):
         self._state["entryId"] = None
         self._lane.flush()
 
-    def _tell(self, message: Json) -> None:
-        self._lane.emit({"type": "message_end", **self._where, "message": message})
+    def _events(self, message: Json) -> list[dict[str, Json]]:
+        return [{"type": "message_end", **self._where, "message": message}]

@@ -21,6 +21,7 @@ from .copying import finite
 from .fencing import settled
 
 if TYPE_CHECKING:
+    from .lane import Listener
     from .operations import Operation
 
 
@@ -42,6 +43,7 @@ class Settling(ABC):
         self.operation = operation
         self.id = name
         self.phase = Phase.OPEN
+        self._audience: list[Listener] | None = None  # who has not been told yet that it is settled
         self._lane = operation.lane
 
     def settle(
@@ -65,7 +67,7 @@ class Settling(ABC):
     ) -> Iterator[list[Write[SessionScope]]]:
         """What to commit, nothing if that was done; the message is settled once the block has ended well."""
         operation = self.operation
-        with self._lane.changing():
+        with self._lane.lock:
             message = finite(self._message(message))
             if self.phase is Phase.UNSURE and operation.is_settled(self.id):
                 over = operation.is_over()
@@ -78,17 +80,19 @@ class Settling(ABC):
             self.phase = Phase.SETTLING
         try:
             yield commit
+            with self._lane.changing():  # whatever of this is interrupted is done by the next call
+                operation.settle(self.id)
+                if end:
+                    operation.over()
+                else:
+                    self._leave()
+                if self._audience is None:
+                    self._audience = self._lane.audience()
+                self._lane.emit(self._events(message), self._audience)
+                self.phase = Phase.SETTLED
         except BaseException:
             self.phase = Phase.UNSURE
             raise
-        with self._lane.changing():
-            self.phase = Phase.SETTLED
-            operation.settle(self.id)
-            if end:
-                operation.over()
-            else:
-                self._leave()
-            self._tell(message)
 
     def check_open(self) -> None:
         """Raise :class:`Fenced` if it is settled, or its operation has ended."""
@@ -115,5 +119,5 @@ class Settling(ABC):
         """Take it out of what the lane shows."""
 
     @abstractmethod
-    def _tell(self, message: Json) -> None:
-        """Tell the listeners that it is settled."""
+    def _events(self, message: Json) -> list[dict[str, Json]]:
+        """What the listeners are told when it is settled."""

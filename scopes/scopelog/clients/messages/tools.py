@@ -43,16 +43,16 @@ class ToolSink(Settling):
         target = tool_output(operation.id, invocation_id)
         self._stream = Stream(lane.session, target, lambda: finite(self._state))
         value = output_of(read_stream(lane.session, target) if operation.resumed else UNDEFINED)
-        kept.begin(value["text"], value.get("droppedBytes", 0), value.get("droppedLines", 0))
         lane.state["operation"]["toolOutputs"][invocation_id] = value
         self._state: Any = lane.state["operation"]["toolOutputs"][invocation_id]
+        self._begin()
         lane.flush()
         lane.tool_stream(invocation_id, self._stream)
 
     @property
     def text(self) -> str:
         """What is kept of the text."""
-        with self._lane.changing():
+        with self._lane.lock:
             text: str = self._state["text"]
             return text
 
@@ -60,7 +60,7 @@ class ToolSink(Settling):
     def output(self) -> dict[str, Json]:
         """A copy of all there is: ``text``; ``details`` if there are any; ``droppedBytes`` and ``droppedLines`` if the
         caps have cut something."""
-        with self._lane.changing():
+        with self._lane.lock:
             output: dict[str, Json] = finite(self._state)
             return output
 
@@ -74,22 +74,36 @@ class ToolSink(Settling):
             raise InvalidInput(
                 f"the output is a {type(text).__name__}, not a str", "decode bytes before they come here"
             )
-        with self._lane.changing():
+        with self._lane.lock:
             self.check_open()
-            state, kept = self._state, self._kept
-            text = utf16.rejoined(text)
-            step = kept.add(state["text"], text)
-            if step.whole is not None:
-                state["text"] = step.whole
-            else:
-                if step.drop:
-                    drop_text(state, "text", step.drop)
-                if step.append:
-                    append_text(state, "text", step.append)
-            if kept.dropped_bytes:
-                state["droppedBytes"] = kept.dropped_bytes
-                state["droppedLines"] = kept.dropped_lines
+            before = self._state["text"]
+            try:
+                self._add(utf16.rejoined(text))
+            except BaseException:
+                self._lane.distrust()
+                self._state["text"] = before
+                self._begin()
+                raise
             return self._write()
+
+    def _begin(self) -> None:
+        """Count what is kept."""
+        value = self._state
+        self._kept.begin(value["text"], value.get("droppedBytes", 0), value.get("droppedLines", 0))
+
+    def _add(self, text: str) -> None:
+        state, kept = self._state, self._kept
+        step = kept.add(state["text"], text)
+        if step.whole is not None:
+            state["text"] = step.whole
+        else:
+            if step.drop:
+                drop_text(state, "text", step.drop)
+            if step.append:
+                append_text(state, "text", step.append)
+        if kept.dropped_bytes:
+            state["droppedBytes"] = kept.dropped_bytes
+            state["droppedLines"] = kept.dropped_lines
 
     def detail(self, details: Json) -> int | None:
         """Replace the details: any JSON; what has changed of them is what is stored. Raises as :meth:`write`, and
@@ -115,7 +129,7 @@ class ToolSink(Settling):
     def checkpointing(self, memos: Mapping[str, Json] | None) -> list[Write[EphemeralScope]]:
         """What to commit; a commit takes along what was staged before it in its scope."""
         writes = [self.memo_address(name).set(value) for name, value in (memos or {}).items()]
-        with self._lane.changing():
+        with self._lane.lock:
             self.check_open()
             self._write()
         return writes
@@ -152,7 +166,6 @@ class ToolSink(Settling):
         self._lane.state["operation"]["toolOutputs"].pop(self.id, None)
         self._lane.flush()
 
-    def _tell(self, message: Json) -> None:
+    def _events(self, message: Json) -> list[dict[str, Json]]:
         where = {"runId": self.operation.id, "entryId": self.id, "message": message}
-        self._lane.emit({"type": "message_start", **where})
-        self._lane.emit({"type": "message_end", **where})
+        return [{"type": "message_start", **where}, {"type": "message_end", **where}]
