@@ -23,7 +23,7 @@ from scopelog.delta.errors import InvalidOp, UnsafePathError
 from scopelog.delta.overlap import overlap
 from scopelog.delta.recording import MAX_RECORDS
 from scopelog.delta.textbuffer import TextBuffer
-from scopelog.delta.texts import append_text
+from scopelog.delta.texts import append_text, drop_text
 from scopelog.delta.tracked import TrackedDict, TrackedList
 from scopelog.delta.tracker import Tracker, track
 from scopelog.errors import InvalidElement, LimitExceeded
@@ -761,3 +761,45 @@ def test_rebase_and_discard() -> None:
     tracker.discard()
     tracker.state["l"][0]["n"] = 2  # no longer carried by a pending record
     assert tracker.flush() == [["s", ["l", 0, "n"], 2]]
+
+
+def test_a_dropped_front_is_a_cut_whatever_the_rest_looks_like() -> None:
+    """Repetitive text, which a search for overlaps gives up on, is cut and appended to all the same."""
+    tracker = track({"t": "ab" * 20_000, "plain": 1})
+    replica = apply(UNDEFINED, tracker.flush())
+    for _ in range(3):
+        append_text(tracker.state, "t", "ab" * 50)
+        drop_text(tracker.state, "t", 60)
+        drop_text(tracker.state, "t", 40)
+    ops = tracker.flush()
+    assert ops == [["t", ["t"], 300], ["a", ["t"], "ab" * 150]]
+    replica = apply(replica, ops)
+    assert replica == tracker.target
+    drop_text(tracker.state, "t", 10)
+    assert tracker.flush() == [["t", ["t"], 10]]
+    drop_text(tracker.state, "t", 10**9)
+    assert tracker.state["t"] == "" and apply(replica, [["t", ["t"], 10], *tracker.flush()])["t"] == ""
+    drop_text(tracker.state, "t", 1)
+    assert tracker.flush() == []
+    append_text(tracker.state, "t", "\U0001f600x")
+    tracker.flush()
+    drop_text(tracker.state, "t", 1)
+    append_text(tracker.state, "t", "y")
+    drop_text(tracker.state, "t", 3)  # into what was added
+    assert tracker.state["t"] == "" and tracker.flush() == [["s", ["t"], ""]]
+
+
+def test_drop_text_refuses_what_it_cannot_do() -> None:
+    tracker = track({"t": "abc", "n": 1})
+    tracker.flush()
+    for key, units in (("n", 1), ("t", -1), ("t", True), ("t", 1.0)):
+        with pytest.raises(InvalidOp):
+            drop_text(tracker.state, key, units)  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        drop_text(tracker.state, "none", 1)
+    assert tracker.flush() == [] and tracker.target == {"t": "abc", "n": 1}
+    plain = {"t": "a\U0001f600b"}
+    drop_text(plain, "t", 2)
+    assert plain == {"t": "\ude00b"}
+    with pytest.raises(TypeError):
+        drop_text(plain, "t", -1)

@@ -21,7 +21,7 @@ from scopelog.delta.applying import UNDEFINED, apply
 from scopelog.delta.codec import Decoder, Encoder
 from scopelog.delta.errors import InvalidOp, UnsafePathError
 from scopelog.delta.recording import MAX_RECORDS
-from scopelog.delta.texts import append_text
+from scopelog.delta.texts import append_text, drop_text
 from scopelog.delta.tracked import TrackedDict, TrackedList
 from scopelog.delta.tracker import track
 from scopelog.errors import InvalidElement
@@ -191,6 +191,10 @@ class Script:
             view[key] += text
         elif kind < 3:
             append_text(view, key, text)
+        elif self.random.random() < 0.5:
+            units = self.random.randrange(8)
+            drop_text(view, key, units)
+            new = utf16.drop(old, units)
         else:
             new = utf16.rejoined(utf16.drop(old, self.random.randrange(8)) + text)
             view[key] = new

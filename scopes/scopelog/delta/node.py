@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from . import utf16
 from .errors import InvalidOp
 from .recording import APPEND, CUT, SET, TEXT, Change, Cut, Path, Recorder, Splice
-from .textbuffer import TextBuffer, joined
+from .textbuffer import TextBuffer
 from .values import CONTAINERS, MISSING, RESERVED, holds_reserved, plain, refuse_reserved, same, settle
 
 VIEWS: Final[dict[type, type[Node]]] = {}
@@ -102,7 +102,7 @@ class Node:
         if not text:
             return
         if not text.isascii():
-            text = joined(text)
+            text = utf16.rejoined(text)
         record = self.slots.get(key)
         if record is not None:
             record.add(text)

@@ -11,17 +11,6 @@ _PIECES: Final = 256
 """Deltas that are kept as strings before they become part of a larger one."""
 
 
-def joined(text: str) -> str:
-    """The text with every high surrogate that a low one follows made one character with it; at the speed of a copy."""
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")  # refused if there is any surrogate, joined characters are none
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return text
-
-
 class TextBuffer:
     """Text under construction: :meth:`append` is amortised O(len(delta)) in time and memory, whatever is there.
 
@@ -57,6 +46,6 @@ class TextBuffer:
 
     def _complete(self, delta: str) -> str:
         """What can be written of the half held back and ``delta``."""
-        delta = joined(self._half + delta)
+        delta = utf16.rejoined(self._half + delta)
         self._half = delta[-1] if delta and utf16.is_high(delta[-1]) else ""
         return delta[:-1] if self._half else delta

@@ -13,7 +13,8 @@ from typing import Any, Final
 from scopelog.errors import InvalidElement, LimitExceeded
 
 from .errors import InvalidOp, UnsafePathError
-from .textbuffer import TextBuffer, joined
+from .textbuffer import TextBuffer
+from .utf16 import rejoined
 
 MAX_DEPTH: Final = 256
 """Containers within each other, the root counted."""
@@ -36,7 +37,7 @@ def copied(value: Any, depth: int) -> Any:
     """
     kind = type(value)
     if kind is str:
-        return joined(value)
+        return rejoined(value)
     if kind in _ATOMS:
         return value
     if kind is float:
@@ -63,7 +64,7 @@ def key_of(key: Any) -> str:
     would come back joined."""
     if type(key) is not str:
         raise InvalidOp(f"a dict key is a {type(key).__name__}, not a str", "use str keys")
-    if not key.isascii() and joined(key) != key:
+    if not key.isascii() and rejoined(key) != key:
         raise InvalidElement("a dict key stores a surrogate pair as two characters", "join the halves")
     return key
 
