@@ -7,16 +7,20 @@ import hashlib
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 import scopelog
-from scopelog import Durability, ScopelogError, Store
+from scopelog import Durability, ScopelogError, Store, delta
+from scopelog.clients import messages
 from scopelog_engine import layout
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "scopes" / "README.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MESSAGES = (ROOT / "scopes" / "MESSAGES.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "engine" / "FORMAT.md").read_text(encoding="utf-8")
 
 
@@ -42,6 +46,26 @@ def test_the_example_of_the_readme_runs(
     assert capsys.readouterr().out == "{'role': 'assistant', 'text': 'Hello!'}\n"
     with Store.open("agent.store") as store, store.reader("chat-1") as reader:
         assert reader.scopes() == []
+
+
+def test_the_snippets_of_the_messages_guide_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "messages_guide"}
+    snippets = _snippets(MESSAGES)
+    assert len(snippets) >= 8
+    for snippet in snippets:
+        exec(compile(snippet, "scopes/MESSAGES.md", "exec"), names)
+    cast("Store", names["store"]).close()
+
+
+@pytest.mark.parametrize("module", [delta, messages], ids=["delta", "messages"])
+def test_every_public_name_of_the_clients_is_in_their_guide(module: ModuleType) -> None:
+    shown = " ".join([*_snippets(MESSAGES), *re.findall(r"`[^`\n]+`", MESSAGES)])
+    assert [name for name in module.__all__ if not re.search(rf"\b{name}\b", shown)] == []
+    for name in module.__all__:
+        public = getattr(module, name)
+        if inspect.isclass(public) or inspect.isfunction(public):
+            assert public.__doc__, name
 
 
 @pytest.mark.parametrize("name", sorted(scopelog.__all__))
