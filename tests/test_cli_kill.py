@@ -27,8 +27,8 @@ class Child:
     """A real recorder, fed through a pipe. ``reported`` grows as its reports are read, in a thread so that neither
     pipe can fill up while we wait at the other."""
 
-    def __init__(self, store: Path, window: int, scope: str | None) -> None:
-        options = ["--json", "--window", str(window), *(["--scope", scope] if scope else [])]
+    def __init__(self, store: Path, window: int, scope: str | None, *more: str) -> None:
+        options = ["--json", "--window", str(window), *(["--scope", scope] if scope else []), *more]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "scopelog.cli", "record", str(store), "s", *options],
             stdin=subprocess.PIPE,

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from fuzz.simdisk import SimDisk
-from scopelog import SESSION, LogPoisoned, OutcomeUnknown, Store, WriteFailed, list_of
+from scopelog import LogPoisoned, OutcomeUnknown, Store, WriteFailed, list_of
 from scopelog.cli.arrival import Arrival, Stop
 from scopelog.cli.progress import Counts
 from scopelog.cli.recording import Recorder
+from scopelog.cli.targets import ListTarget
 
 from .cli_rig import call, elements, lines_file, objects, refused, spawn, started
 
@@ -119,7 +120,7 @@ def test_a_failure_is_raised_though_no_more_input_comes(
         session = store.session("s")
         session.commit([list_of("n", "k").append("before")])
         disk.fail(operation, persistent=True, path="main.zst")
-        recorder = Recorder(session, SESSION, list_of("n", "k"), Listener(told), 0)
+        recorder = Recorder(session, ListTarget(session, None, "n", "k"), Listener(told), 0)
         os.write(pipe[1], b"1\n2\n")
         with pytest.raises(failure):
             recorder.run(Arrival(pipe[0], stop.wake), stop)
@@ -144,7 +145,7 @@ def test_a_window_that_fails_once_is_stored_at_the_second_try(pipe: tuple[int, i
         told: list[Counts] = []
         listener = Listener(told, stop_at=2)
         os.write(pipe[1], b"1\n2\n")
-        recorder = Recorder(session, SESSION, list_of("n", "k"), listener, 0)
+        recorder = Recorder(session, ListTarget(session, None, "n", "k"), listener, 0)
         recorder.run(Arrival(pipe[0], stop.wake), stop)
         assert stop.signal == signal.SIGTERM
         assert [element.element for element in session.read(list_of("n", "k"))] == ["before", 1, 2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fuzz.simdisk import KeepAll, LoseAll, SimCrash, SimDisk
-from scopelog import Json, ManualClock, Session, Store
+from scopelog import InvalidInput, Json, ManualClock, Session, Store
 from scopelog.clients.messages import Fenced, Lane, Operation, fold, recover
 from scopelog.clients.messages.recovered import INTERRUPTED, no_usage
 from tests.conftest import shared
@@ -328,3 +328,51 @@ def test_a_settlement_that_fails_is_tried_again_once(what: str, end: bool) -> No
     entries = [element.element["entryId"] for element in rig.session.read(rig.lane.entries)]
     pending = [found.response for found in recover(rig.session) if found.response]
     assert len(entries) + len(pending) == 1
+
+
+def test_arguments_that_no_element_can_hold_do_not_stop_a_recovery() -> None:
+    """A call whose text opened more brackets than an element may nest could never be settled."""
+    rig = Rig()
+    response = rig.lane.begin("op").response("e")
+    call = {"type": "toolCall", "id": "c", "name": "n", "arguments": {}}
+    response.take(frames_of("")[0])
+    response.take({"type": "toolcall_start", "contentIndex": 0, "toolCall": call})
+    response.take({"type": "toolcall_delta", "contentIndex": 0, "delta": "[" * 300})
+    deep: Any = []
+    for _ in range(300):
+        deep = [deep]
+    end = {"type": "toolcall_end", "contentIndex": 0, "id": "c", "name": "n", "arguments": deep}
+    with pytest.raises(InvalidInput, match="nests deeper"):
+        response.take(end)
+    with pytest.raises(InvalidInput):
+        response.settle({**response.message, "stopReason": "error"})
+    response.take({"type": "toolcall_delta", "contentIndex": 0, "delta": "1"})
+    rig.session.flush()
+    rig.kill()
+    (found,) = rig.lane.recover()
+    assert found.response is not None and found.response.message["content"][0]["arguments"] == {}
+    assert [element.element["entryId"] for element in rig.session.read(rig.lane.entries)] == ["e", "c"]
+    assert recover(rig.session) == []
+
+
+def test_answers_stand_behind_the_message_that_called() -> None:
+    rig = Rig()
+    operation = rig.lane.begin("op")
+    call = {"type": "toolCall", "id": "c1", "name": "bash", "arguments": {}}
+    operation.response("e1").settle({**message_of(""), "content": [call], "stopReason": "toolUse"})
+    second = operation.response("e2")
+    for frame in frames_of("and then"):
+        second.take(frame)
+    second.take({"type": "toolcall_start", "contentIndex": 1, "toolCall": {**call, "id": "c2"}})
+    rig.session.flush()
+    rig.kill()
+    (found,) = rig.lane.recover()
+    assert [(m["role"], m.get("toolCallId")) for m in found.sendable()] == [
+        ("assistant", None),
+        ("toolResult", "c1"),
+        ("assistant", None),
+        ("toolResult", "c2"),
+    ]
+    entries = [element.element["entryId"] for element in rig.session.read(rig.lane.entries)]
+    assert entries == ["e1", "c1", "e2", "c2"]
+    assert [answer["toolCallId"] for answer in found.answers()] == ["c1", "c2"]

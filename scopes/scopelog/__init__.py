@@ -9,6 +9,8 @@ Layout::
     metadata    a session's name and labels
     listing     which sessions a catalogue lists, and in which order
     errors      every error, one tree
+    delta       changes of JSON values as ops: tracking, applying, encoding; imported from there
+    clients     messages: assistant streams and tools, recorded and recovered; imported from there
     cli         the ``scopelog`` command (extra ``cli``)
 
 What is exported here is the public interface; every other name may change.

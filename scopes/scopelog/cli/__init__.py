@@ -4,7 +4,10 @@ Layout::
 
     commands    the commands and their options, as click sees them; those that show a whole store in overview, those
                 that write for scripts in scripts, what they share in options
-    recording   record: lines as they arrive, appended through the window
+    recording   record: lines as they arrive, given to a target and counted once they are stored
+    targets     what a target is, and the one that appends to a list
+    streaming   the one that takes events or frames of messages, into a lane
+    interrupted recover
     committing  commit, retire, describe
     looking     cat, stat, check, rm
     sessions    ls
@@ -13,7 +16,8 @@ Layout::
     progress    what record says while it runs
     output      text and JSON on standard output, errors and exit codes
     reference   scopes/CLI.md, generated from --help
-    demo        what ``make demo`` runs
+    demo        what ``make demo`` runs: its two stories in demo_messages and demo_lines, the recorder that is killed in
+                demo_child, what must come back in demo_replay, what is said in demo_show
 
 click and rich are imported by :func:`main` alone, so that the library does without them.
 """

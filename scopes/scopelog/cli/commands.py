@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from . import looking, output, overview, recording, scripts
+from . import interrupted, looking, output, overview, recording, scripts
 from .options import (
     DEFAULT_KEY,
     DEFAULT_NAMESPACE,
@@ -20,6 +21,7 @@ from .options import (
     input_of,
     level_of,
 )
+from .streaming import KINDS, Kind
 
 
 class _CouldNotLook(click.UsageError):
@@ -48,6 +50,12 @@ def cli() -> None:
 @STORE
 @SESSION
 @click.argument("file", type=FILE, default="-")
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(KINDS),
+    help="The lines are those of assistant messages: they go through the reducer, and settle as messages.",
+)
 @click.option("--scope", metavar="ID", help="Record into this ephemeral scope instead of the session scope.")
 @click.option(
     "--list",
@@ -68,8 +76,8 @@ def cli() -> None:
 @click.option(
     "--durability",
     type=LEVELS,
-    help="process: a written line survives kill -9. power: it survives a power loss, too. "
-    "[default: power, for an ephemeral scope process]",
+    help="process: a written line survives kill -9. power: it survives a power loss, too; settled messages always do. "
+    "[default: power, for an ephemeral scope and with --from process]",
 )
 @JSON
 @click.pass_context
@@ -78,6 +86,7 @@ def record(
     store: str,
     session: str,
     file: str,
+    kind: Kind | None,
     scope: str | None,
     list_name: str,
     window: float,
@@ -91,14 +100,52 @@ def record(
     A line is reported written once it is stored at the scope's level: a kill at any moment loses no such line, and of
     the others at most one window. The first line that is not JSON ends the recording, with those before it stored.
 
+    With --from each line is an event of an assistant's message, or a frame; null, which stands for no frame, is
+    skipped. The recording is one operation in the lane 'main'. What streams can be recovered after a kill; a message
+    settles as it ends, in one commit, with the message of its done or error. Frames have no end: they settle at the
+    next start or at the end of the input, as toolUse, stop, or error if something of the message is not complete. A
+    signal and a line that is refused settle what there is as error. Operations that an earlier recording left
+    unsettled are settled first. A line that changes nothing counts as written with the next that does.
+
     With --json there is an object a line for each window stored (lines, written, seq, bytes_in, bytes_written,
-    frames, syncs, sync_seconds; torn_bytes is what was cut and kept aside when the session was opened), and a last
-    one with "done": true and what stopped it: end, error, SIGINT or SIGTERM.
+    frames, syncs, sync_seconds; torn_bytes is what was cut and kept aside when the session was opened, recovered how
+    many operations were settled first), and a last one with "done": true and what stopped it: end, error, SIGINT or
+    SIGTERM.
     """
+    if kind is not None:
+        _refuse_with_from(ctx, "scope", "list_name")
     namespace, key = address_of(list_name)
-    request = recording.Request(store, session, scope, namespace, key, window, level_of(durability), as_json)
+    request = recording.Request(store, session, scope, namespace, key, window, level_of(durability), as_json, kind)
     with input_of(file) as descriptor:
         ctx.exit(recording.record(request, descriptor))
+
+
+def _refuse_with_from(ctx: click.Context, *names: str) -> None:
+    for option in ctx.command.params:
+        if option.name in names and ctx.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option.opts[0]} means nothing with --from: messages go to a lane.")
+
+
+@cli.command()
+@STORE
+@click.argument("session", required=False)
+@JSON
+def recover(store: str, session: str | None, as_json: bool) -> None:
+    """Print the messages that were interrupted: in every session of a store, or in one. Changes nothing.
+
+    Of each operation that was begun and has not ended there are the message that was streaming, as far as it is
+    stored, what its tools had put out, and what of it could not be read. A block or call that was not complete is
+    marked (unfinished). Takes no lock: beside a writer at work it shows what has not settled yet. The next recording
+    with --from settles what it left in its lane.
+
+    With --json there is an object a line: session, operation, lane, response (null, or entryId, message: as it
+    settles, fold: as it was, sendable: as a provider takes it back), tools (invocationId, output, memos), answers
+    (tool results for the calls that have none) and problems.
+
+    A session or stream that cannot be read is named on standard error, and the exit code is 3, or 2 where it is
+    damaged.
+    """
+    interrupted.recover(store, session, as_json)
 
 
 @cli.command()

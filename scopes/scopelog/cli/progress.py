@@ -22,7 +22,8 @@ class Counts:
     """Of one recording. ``written``: lines stored at the scope's level; ``seq``: sequence of the last of them.
 
     ``bytes_in``: input read; ``bytes_written``: handed to the operating system, for logs and their headers;
-    ``torn_bytes``: cut and kept aside when the session was opened.
+    ``torn_bytes``: cut and kept aside when the session was opened; ``recovered``: operations that an earlier recording
+    had left, settled first.
     """
 
     lines: int = 0
@@ -34,6 +35,7 @@ class Counts:
     syncs: int = 0
     sync_seconds: float = 0.0
     torn_bytes: int = 0
+    recovered: int = 0
 
     def text(self) -> str:
         return f"{count(self.lines, 'line')} read, {self.written:,} written (sequence {self.seq})"
@@ -136,6 +138,8 @@ class LiveProgress:
 
 def totals(counts: Counts, stopped: str) -> None:
     how = "" if stopped == "end" else f"stopped ({stopped}): "
+    if counts.recovered:
+        output.put_text(f"settled {count(counts.recovered, 'operation')} that an earlier recording had left")
     output.put_text(
         f"{how}{counts.text()}; {count(counts.bytes_in, 'byte')} in, {count(counts.bytes_written, 'byte')} out, "
         f"{count(counts.frames, 'frame')}, {count(counts.syncs, 'sync')}"

@@ -20,7 +20,7 @@ _HEAD: Final = """\
 Generated from `--help` by `python -m scopelog.cli.reference`; a test fails if it has drifted. The command comes with
 the extra `cli`: `pip install '.[cli]'` in a checkout. Styles are for terminals: elsewhere output is plain text, with
 tabs between the columns of a table and no headings. `NO_COLOR` is honoured. Errors say one sentence of cause and one
-of remedy on standard error. Messages are never shown but by `cat`.
+of remedy on standard error. Messages are never shown but by `cat` and `recover`.
 """
 
 

@@ -20,9 +20,24 @@ INTERRUPTED: Final = "The response was interrupted before it was complete; what 
 NO_RESULT: Final = "The tool call was interrupted: it has no result."
 PARTIAL_RESULT: Final = "[interrupted: this is the output up to then]"
 
+MAX_ARGUMENTS_DEPTH: Final = 240
+"""What of the 256 levels of an element is left to the arguments of a tool call, beside what they stand in."""
+
 _ZERO: Final = ("input", "output", "cacheRead", "cacheWrite")
 _BODY: Final = {"text": "text", "thinking": "thinking"}
 _SIGNATURE: Final = {"text": "textSignature", "thinking": "thinkingSignature"}
+
+
+def nests_deeper(value: Any, limit: int) -> bool:
+    """Whether containers stand inside each other more than ``limit`` deep."""
+    pending = [(value, 1)]
+    while pending:
+        item, depth = pending.pop()
+        if isinstance(item, (dict, list)):
+            if depth > limit:
+                return True
+            pending += [(inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item)]
+    return False
 
 
 def no_usage() -> dict[str, Json]:
@@ -37,11 +52,15 @@ def no_usage() -> dict[str, Json]:
 def recovered_message(fold: Json, timestamp: int = 0) -> dict[str, Json]:
     """The settled form of an interrupted message. ``fold``: the message as it was, None if none had begun.
 
-    ``timestamp`` (ms) is for a message that has none. The fold is not changed.
+    ``timestamp`` (ms) is for a message that has none. Arguments that nest over 240 become ``{}``. The fold is not
+    changed.
     """
     message: dict[str, Json] = finite(fold) if isinstance(fold, Mapping) else {}
     unknown = {"role": "assistant", "content": [], "api": "unknown", "provider": "unknown", "model": "unknown"}
     message = {**unknown, **message}
+    for block in message["content"] if isinstance(message["content"], list) else ():
+        if isinstance(block, dict) and nests_deeper(block.get("arguments"), MAX_ARGUMENTS_DEPTH):
+            block["arguments"] = {}  # no element could hold it, and then nothing could be settled
     message["usage"] = no_usage()
     message["stopReason"] = "error"
     message["errorMessage"] = INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from scopelog_engine.elements import Json
 from ...addresses import EphemeralScope, List, SessionScope, Write, ephemeral
 from ...delta import UNDEFINED
 from ...errors import CorruptLog, InvalidInput, ScopelogError
+from .copying import finite
 from .places import (
     ASSISTANT_OUTPUT,
     MEMO,
@@ -79,32 +81,52 @@ class RecoveredOperation:
     def answers(self) -> list[dict[str, Json]]:
         """A tool result for each tool call of the operation that has none: what the tool had put out, and that it was
         interrupted. With them the messages are what providers take."""
-        calls: dict[str, str] = {}
-        messages = [entry.get("message") for entry in self.entries]
-        for message in (*messages, self.response.sendable if self.response else None):
-            calls |= tool_calls(message)
-        for message in messages:
-            if isinstance(message, dict):
-                calls.pop(str(message.get("toolCallId")), None)
-        outputs = {tool.invocation_id: tool.output for tool in self.tools}
-        return [interrupted_result(call, outputs.get(call), name) for call, name in calls.items()]
+        answers = self._answers()
+        return [answer for message in self._messages() for answer in answers(message)]
 
     def sendable(self) -> list[dict[str, Json]]:
         """What the operation adds to its history, in a form that providers take: the messages it had settled, the one
-        that was streaming, and answers to the tool calls that have none."""
-        settled = [sendable_message(e["message"]) if _is_assistant(e) else e.get("message") for e in self.entries]
-        streaming = self.response.sendable if self.response else None
-        return [message for message in (*settled, streaming, *self.answers()) if message]
+        that was streaming, and behind each the answers to its tool calls that have none."""
+        answers = self._answers()
+        found: list[dict[str, Json]] = []
+        for message in self._messages():
+            sent = sendable_message(message) if message.get("role") == "assistant" else message
+            found += [sent] if sent is not None else []
+            found += answers(message)
+        return found
 
     def settlement(self) -> list[Entry]:
-        """The entries that settle it: the recovered message, and the answers."""
-        found: list[Entry] = []
+        """The entries that settle it: answers to calls of settled messages, the recovered message, answers to its own
+        calls."""
+        answers = self._answers()
+        settled = [message for entry in self.entries if isinstance(message := entry.get("message"), dict)]
+        found = [self._entry(answer) for message in settled for answer in answers(message)]
         if self.response is not None:
             found.append({"entryId": self.response.entry_id, "runId": self.id, "message": self.response.message})
-        for answer in self.answers():
-            call = answer["toolCallId"]
-            found.append({"entryId": call, "runId": self.id, "invocationId": call, "message": answer})
+            found += [self._entry(answer) for answer in answers(self.response.sendable or {})]
         return found
+
+    def _messages(self) -> list[dict[str, Json]]:
+        """The settled messages, and the streaming one as it can be sent."""
+        messages = [entry.get("message") for entry in self.entries]
+        messages.append(self.response.sendable if self.response is not None else None)
+        return [message for message in messages if isinstance(message, dict)]
+
+    def _answers(self) -> Callable[[dict[str, Json]], list[dict[str, Json]]]:
+        """A function that answers those calls of a message which have no result; each call once."""
+        answered = {str(message["toolCallId"]) for message in self._messages() if message.get("toolCallId")}
+        outputs = {tool.invocation_id: tool.output for tool in self.tools}
+
+        def answers(message: dict[str, Json]) -> list[dict[str, Json]]:
+            calls = {call: name for call, name in tool_calls(message).items() if call not in answered}
+            answered.update(calls)
+            return [interrupted_result(call, outputs.get(call), name) for call, name in calls.items()]
+
+        return answers
+
+    def _entry(self, answer: dict[str, Json]) -> Entry:
+        call = answer["toolCallId"]
+        return {"entryId": call, "runId": self.id, "invocationId": call, "message": answer}
 
     def end(self) -> list[Write[SessionScope]]:
         """What ends it."""
@@ -120,7 +142,7 @@ class RecoveredOperation:
             and {
                 "entryId": response.entry_id,
                 "message": response.message,
-                "fold": response.fold,
+                "fold": finite(response.fold),
                 "sendable": response.sendable,
             },
             "tools": [{"invocationId": t.invocation_id, "output": t.output, "memos": t.memos} for t in self.tools],
@@ -191,8 +213,3 @@ def _recovered(source: Source, operation: str, lane: str, began: int) -> Recover
 def _response(entry_id: str, state: dict[str, Any]) -> RecoveredResponse:
     ended = tuple(entry is None or entry["ended"] for entry in state["frameState"])
     return RecoveredResponse(entry_id, current_message(state), ended)
-
-
-def _is_assistant(entry: Entry) -> bool:
-    message = entry.get("message")
-    return isinstance(message, dict) and message.get("role") == "assistant"

@@ -9,8 +9,9 @@ from scopelog_engine.elements import Json
 from ...errors import InvalidInput
 from .copying import finite
 from .encoding import FrameEncoder
-from .errors import InvalidFrame
+from .errors import InvalidEvent, InvalidFrame
 from .places import assistant_output
+from .recovered import MAX_ARGUMENTS_DEPTH, nests_deeper
 from .reducing import apply_frame, current_message
 from .settling import Settling
 from .shapes import DONE, ERROR, START
@@ -59,11 +60,12 @@ class Response(Settling):
         """
         with self._lane.lock:
             self.check_open()
+            final = _final_of(event)
             frame = self._encoder.encode(event)
             if frame is not None:
                 self._take(frame)
-            elif event["type"] in (DONE, ERROR):
-                self.final = finite(event["message" if event["type"] == DONE else "error"])
+            elif final is not None:
+                self.final = final
             return frame
 
     def take(self, frame: Json) -> int | None:
@@ -79,6 +81,8 @@ class Response(Settling):
         kind = frame.get("type") if isinstance(frame, dict) else None
         if kind in _DERIVED:
             frame = finite(frame)
+            if nests_deeper(frame, MAX_ARGUMENTS_DEPTH):
+                raise InvalidFrame(f"{kind} nests deeper than {MAX_ARGUMENTS_DEPTH}")
         if kind != START and not self._started:
             raise InvalidFrame("a frame comes before the start frame")
         try:
@@ -134,3 +138,14 @@ class Response(Settling):
 
     def _events(self, message: Json) -> list[dict[str, Json]]:
         return [{"type": "message_end", **self._where, "message": message}]
+
+
+def _final_of(event: Json) -> Json:
+    """The message of an event that ends a stream, None of any other. Raises :class:`InvalidEvent` if it has none."""
+    kind = event.get("type") if isinstance(event, dict) else None
+    if kind not in (DONE, ERROR):
+        return None
+    message = event.get("message" if kind == DONE else "error")
+    if not isinstance(message, dict):
+        raise InvalidEvent(f"{kind} holds a {type(message).__name__}, not a message")
+    return finite(message)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from scopelog_engine.elements import NOT_PLAIN, Json, encode_json
+from scopelog_engine.layout import MAX_ELEMENT_BYTES
 
 from ...addresses import EphemeralScope, List
 from ...delta import Encoder
@@ -16,6 +17,7 @@ from .places import BASE
 
 REBASE_BYTES: Final = 1024 * 1024  # least bytes of batches since a base before the next one
 REBASE_TIMES: Final = 8  # and how many times the base they must exceed
+_LARGEST_BASE: Final = MAX_ELEMENT_BYTES // 4  # what may come to more than an element can hold goes on without
 
 
 class Stream:
@@ -57,7 +59,8 @@ class Stream:
         batch, which will be a base.
         """
         current, self._current = self._current, False
-        if current and self._since <= max(REBASE_BYTES, REBASE_TIMES * self._base):
+        due = self._since > max(REBASE_BYTES, REBASE_TIMES * self._base) and self._base + self._since < _LARGEST_BASE
+        if current and not due:
             if not self._pending:
                 self._current = True
                 return None
