@@ -14,7 +14,7 @@ ARGS ?=
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
 
-demo: $(VENV)/.cli ## record a stream (STREAM=file.jsonl), kill the recorder half-way, recover, count the cost
+demo: $(VENV)/.cli ## record a stream (STREAM=file.jsonl), kill the recorder in mid-message, show what came back, count the cost
 	@$(BIN)/python -m scopelog.cli.demo "$$STREAM"
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k window")
