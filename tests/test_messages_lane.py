@@ -13,7 +13,17 @@ import pytest
 
 from fuzz.simdisk import SimDisk
 from scopelog import InvalidElement, InvalidInput, ManualClock, Session, Store, WriteFailed, list_of
-from scopelog.clients.messages import Fenced, InvalidFrame, Lane, fold, recover, streams
+from scopelog.clients.messages import (
+    Fenced,
+    InvalidFrame,
+    Lane,
+    fold,
+    parse_streaming_json,
+    recover,
+    reducing,
+    streams,
+    viewing,
+)
 from scopelog.clients.messages.places import assistant_output, tool_output
 from scopelog.delta import UNDEFINED, Decoder, apply
 from tests.test_messages_recovery import Rig, frames_of, message_of, text_of
@@ -159,6 +169,32 @@ def test_a_listener_or_replica_that_fails_harms_nobody(caplog: pytest.LogCapture
         response.take(frame)
     assert failing == 1 + 5 and replica.value == rig.lane.state
     assert response.message == fold(frames_of("abc"))
+
+
+def test_the_view_is_current_without_parsing_at_every_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(text: Any) -> Any:
+        parsed.append(text)
+        return parse_streaming_json(text)
+
+    for module in (reducing, viewing):
+        monkeypatch.setattr(module, "parse_streaming_json", counted)
+    rig = Rig()
+    response = rig.lane.begin("op").response("e")
+    response.take(frames_of("")[0])
+    view = response.view
+    call = {"type": "toolCall", "id": "c", "name": "n", "arguments": {}}
+    response.take({"type": "toolcall_start", "contentIndex": 0, "toolCall": call})
+    for text in ('{"path": "a', "b", 'c", "x"', ": 1"):
+        response.take({"type": "toolcall_delta", "contentIndex": 0, "delta": text})
+        assert view.message["content"][0]["arguments"] == {} and parsed == []
+    assert view.refresh()["content"][0]["arguments"] == {"path": "abc", "x": 1} and len(parsed) == 1
+    response.take({"type": "toolcall_delta", "contentIndex": 0, "delta": "2}"})
+    assert view.message["content"][0]["arguments"] == {"path": "abc", "x": 1}
+    end = {"type": "toolcall_end", "contentIndex": 0, "id": "c", "name": "n", "arguments": {"path": "abc", "x": 12}}
+    response.take(end)
+    assert view.message == response.message and view is response.view and len(parsed) == 1
 
 
 # --- how a stream is stored -------------------------------------------------------------------------

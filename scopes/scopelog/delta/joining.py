@@ -99,6 +99,8 @@ class _Join:
 
     def add(self, batch: Json) -> None:
         """Read the next original."""
+        if type(batch) is list and len(batch) == 1 and self._extends(batch[0]):
+            return
         check_batch(batch)
         ops = _checked(batch)
         chars = [_chars(op) for op in ops]
@@ -123,6 +125,25 @@ class _Join:
                 ref = op[1]
                 previous = self._path_place(ref) if type(ref) is list else self._id_place(ref)
                 self._op(verb, previous, ref, op[2:], weight)
+
+    def _extends(self, op: WireOp) -> bool:
+        """Take an append by id to what the last one appended to, which is what most batches of a stream are."""
+        last = self._items[-1] if self._items and not self._definitions else None
+        if last is None or last.verb != "a" or type(last.ref) is not int or type(op) is not list or len(op) != 3:
+            return False
+        verb, ref, text = op
+        if verb != "a" or type(ref) is not int or type(text) is not str or self._ids.get(ref) is not last.place:
+            return False
+        chars = len(text) + _NODE_CHARS
+        if self._chars + chars > JOINED_CHARS:
+            return False
+        if last.parts is None:
+            last.parts = [last.payload[0]]
+        _add_text(last.parts, text)
+        last.chars += chars
+        self._chars += chars
+        self._count += 1
+        return True
 
     def finished(self) -> list[tuple[Json, int]]:
         self._close()

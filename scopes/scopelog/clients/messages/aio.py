@@ -22,6 +22,7 @@ from .responses import Response
 from .retention import TAIL, Retention
 from .settling import Settling
 from .tools import MAX_BYTES, MAX_LINES, ToolSink
+from .viewing import MessageView
 
 __all__ = ["AsyncLane", "AsyncOperation", "AsyncResponse", "AsyncToolSink"]
 
@@ -126,6 +127,11 @@ class AsyncResponse(_AsyncSettling):
     def message(self) -> Json:
         """See :attr:`Response.message`."""
         return self.sync.message
+
+    @property
+    def view(self) -> MessageView:
+        """See :attr:`Response.view`."""
+        return self.sync.view
 
     def feed(self, event: Json) -> Json:
         """See :meth:`Response.feed`."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from scopelog_engine.elements import Json
 
 from ...addresses import SESSION, EphemeralScope, List, Scope, SessionScope, Value
-from ...delta import UNDEFINED, Decoder, apply
+from ...delta import UNDEFINED, Decoder, apply, join_batches
 from ...session import Element, Order
 from ...session import Entry as StoredValue
 from .places import BASE
@@ -56,8 +56,9 @@ def read_stream(source: Source, target: List[EphemeralScope]) -> Any:
         return UNDEFINED
     decoder = Decoder()
     value: Any = UNDEFINED
-    for element in reversed(newest_first):
-        value = apply(value, decoder.decode(element.element))
+    batches = [element.element for element in reversed(newest_first)]
+    for batch, _ in join_batches(batches):  # which is quicker than one by one: most are appends to one text
+        value = apply(value, decoder.decode(batch))
     return value
 
 

@@ -16,6 +16,7 @@ from .reducing import apply_frame, current_message
 from .settling import Settling
 from .shapes import DONE, ERROR, START
 from .streams import Stream
+from .viewing import MessageView
 
 if TYPE_CHECKING:
     from .operations import Operation
@@ -40,6 +41,7 @@ class Response(Settling):
         """The message of the event that ended the stream (``done`` or ``error``), None before."""
         self._encoder = FrameEncoder()
         self._started = False
+        self._view: MessageView | None = None
         self._state: Any = lane.state["operation"]
         self._stream = Stream(lane.session, assistant_output(operation.id, entry_id), self._value)
         self._where = {"runId": operation.id, "entryId": entry_id}
@@ -93,6 +95,8 @@ class Response(Settling):
             self._lane.distrust()
             raise
         self._started = True
+        if self._view is not None:
+            self._view.follow(frame)
         self._lane.flush()
         try:
             return self._stream.write()
@@ -108,6 +112,16 @@ class Response(Settling):
         start. Its cost grows with the message: for updates use the frames."""
         with self._lane.lock:
             return current_message(self._state)
+
+    @property
+    def view(self) -> MessageView:
+        """The message to look at after every frame, at the cost of the frames: its :attr:`MessageView.message` is
+        always current, but for the arguments of a tool call that streams, which are refreshed at its start, checkpoint
+        and end, and by :meth:`MessageView.refresh`."""
+        with self._lane.lock:
+            if self._view is None:
+                self._view = MessageView(self._state)
+            return self._view
 
     # --- settling ---------------------------------------------------------------------------------
 

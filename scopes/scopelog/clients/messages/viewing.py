@@ -17,7 +17,8 @@ class MessageView:
 
     ``arguments`` of a tool call that streams are refreshed at its start, checkpoint and end, and by
     :meth:`refresh`; deltas leave them as they are, so that reading the message after every delta is not quadratic.
-    Everything else is always current. All frames must come through :meth:`apply`.
+    Everything else is always current. Each frame comes through :meth:`apply`, or, if others take it into the state,
+    through :meth:`follow`.
     """
 
     __slots__ = ("_own", "_state")
@@ -44,6 +45,10 @@ class MessageView:
     def apply(self, frame: Frame) -> None:
         """Take the frame into the state and the view. Raises :class:`InvalidFrame`, with both untouched."""
         apply_frame(self._state, frame)
+        self.follow(frame)
+
+    def follow(self, frame: Frame) -> None:
+        """Take a frame into the view that the state has taken already."""
         apply_frame(self._own, frame)
         if frame["type"] == CHECKPOINT and self.message is not None:
             index = int(frame["contentIndex"])
