@@ -1,8 +1,8 @@
 """Who writes a workload: scopelog and what people use in its place, each in a process of its own.
 
-``python -m bench.contestants NAME WORKLOAD DIR WINDOW_MS`` records WORKLOAD (a file, or ``synthetic:N``) into DIR in
-virtual time and exits. Rivals store the same: prompt and settled message durably, deltas at the end of each window
-(or at once, for the ``row`` kinds); those that can delete, delete the deltas once the message has settled.
+``python -m bench.contestants NAME WORKLOAD DIR WINDOW_MS`` records WORKLOAD (a file, ``synthetic:N`` or ``tools:N``)
+into DIR in virtual time and exits. Rivals store the same: prompt and settled message durably, deltas at the end of
+each window (or at once, for the ``row`` kinds); those that can delete, delete the deltas once the message has settled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,7 +20,10 @@ import lmdb
 
 from scopelog import ManualClock, Store
 
-from .workloads import TOOL_OUTPUT_KEPT, Record, message, read_workload, replay, synthetic
+from .frames import text_message as message
+from .op_rows import RocksRows, SqliteRows, record_op_rows
+from .pi import Pi
+from .workloads import TOOL_OUTPUT_KEPT, Record, read_workload, replay, synthetic, synthetic_tools
 
 
 class Sink(Protocol):
@@ -151,11 +155,11 @@ def by_hand(records: Sequence[Record], sink: Sink, window_ms: int, *, naive: boo
     sink.close()
 
 
-def scopelog(records: Sequence[Record], directory: Path, window_ms: int) -> None:
+def scopelog(records: Sequence[Record], directory: Path, window_ms: int, *, whole: bool = False) -> None:
     clock = ManualClock()
     with Store.open(directory / "store", window_ms=window_ms, clock=clock) as store:
         session = store.session("bench-session")
-        replay(records, session, clock)
+        replay(records, session, clock, whole=whole)
         session.close()
 
 
@@ -165,9 +169,20 @@ def nothing(_records: Sequence[Record], _directory: Path, _window_ms: int) -> No
 
 Contestant = Callable[[Sequence[Record], Path, int], None]
 
+PI: Final = "Pi JSONL v4"
+PI_SYNCED: Final = "Pi JSONL v4, synced"
+SQLITE_OPS: Final = "sqlite NORMAL, op rows"
+SQLITE_OPS_AT_ONCE: Final = "sqlite NORMAL, op rows at once"
+ROCKS_OPS: Final = "rocksdict, op rows"
+WHOLE: Final = "scopelog, whole messages"
 CONTESTANTS: Final[dict[str, Contestant]] = {
     "scopelog": scopelog,
+    WHOLE: lambda records, where, window: scopelog(records, where, window, whole=True),
     "nothing": nothing,
+    PI: lambda records, where, _: Pi(where).record(records),
+    PI_SYNCED: lambda records, where, _: Pi(where, synced=True).record(records),
+    SQLITE_OPS: lambda records, where, window: record_op_rows(records, SqliteRows(where), window),
+    SQLITE_OPS_AT_ONCE: lambda records, where, _: record_op_rows(records, SqliteRows(where), 0),
     "naive message_update": lambda records, where, _: by_hand(records, Jsonl(where), 0, naive=True),
     "JSONL + fdatasync": lambda records, where, window: by_hand(records, Jsonl(where), window),
     "sqlite FULL, rows": lambda records, where, _: by_hand(records, Sqlite(where, "FULL"), 0),
@@ -176,11 +191,15 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "sqlite NORMAL, windows": lambda records, where, window: by_hand(records, Sqlite(where, "NORMAL"), window),
     "lmdb, windows": lambda records, where, window: by_hand(records, Lmdb(where), window),
 }
+if find_spec("rocksdict") is not None:  # the extra `bench` brings it
+    CONTESTANTS[ROCKS_OPS] = lambda records, where, window: record_op_rows(records, RocksRows(where), window)
 
 
 def records_of(workload: str) -> list[Record]:
-    """A workload by its path, or ``synthetic:N``: one response of N deltas."""
+    """A workload by its path; ``synthetic:N``: one response of N deltas; ``tools:N``: N operations with a tool."""
     kind, _, number = workload.partition(":")
+    if kind == "tools":
+        return synthetic_tools(int(number))
     return synthetic(int(number)) if kind == "synthetic" else read_workload(Path(workload))
 
 

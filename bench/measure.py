@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from .cold import cold, killed
+from .deltas import growing
+from .interrupted import recovering
 from .latency import appends, commits
 from .listing import listing
 from .loops import concurrent
@@ -27,14 +29,16 @@ from .streams import streaming
 from .upkeep import upkeep
 from .writes import WORKLOADS, Dsh, find_dsh, growth, quick_workload, whole_workload
 
-_WRITTEN: Final = ("W1", "W2", "W3", "W4", "W5")
+_WRITTEN: Final = ("W1", "W2", "W3", "W4", "W5", "W6")
 SECTIONS: Final[dict[str, tuple[str, Callable[[Run], list[Row | Skipped]]]]] = {
     "L1": ("durable commits", commits),
     "L2": ("staged appends", appends),
     "L3": ("commits of many tasks", concurrent),
     "L4": ("a hundred streams", streaming),
+    "L5": ("deltas into long messages", growing),
     "R1": ("opening long sessions", cold),
     "R2": ("opening after a kill", killed),
+    "R4": ("a partial message after a kill", recovering),
     "R5": ("checking, and rebuilding the index", upkeep),
     "M1": ("memory", memory),
     "ls": ("listing sessions", listing),

@@ -1,4 +1,4 @@
-"""Workloads: their reader, and their replay through the public API of scopelog in virtual time.
+"""Workloads: their reader, and their replay through a lane of a scopelog session in virtual time.
 
 A workload is one JSON object a line; ``t`` is in virtual milliseconds and only moves forward. Kinds: ``op`` (an
 operation starts with a prompt), ``delta`` (streamed text), ``msg`` (the message settles: all deltas of the operation,
@@ -8,16 +8,19 @@ joined), ``tool``, ``ckpt`` (new output of the tool; what is kept are its last 5
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from scopelog import EphemeralScope, Json, List, ManualClock, Session, SessionScope, Write, ephemeral, list_of, value
+from scopelog import Json, ManualClock, Session, SessionScope, Write, value
+from scopelog.clients.messages import Lane, Operation, Response, ToolSink
+
+from .frames import opening, settled_whole, text_delta, text_message
 
 TOOL_OUTPUT_KEPT: Final = 51_200  # characters
-MESSAGES: Final = list_of("chat", "messages")
+_ALL_LINES: Final = 10**9
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -54,8 +57,22 @@ def synthetic(deltas: int, *, step_ms: int = 8) -> list[Record]:
     ]
 
 
-def message(role: str, text: str) -> Json:
-    return {"role": role, "content": [{"type": "text", "text": text}]}
+def synthetic_tools(operations: int, *, deltas: int = 20, checkpoints: int = 30) -> list[Record]:
+    """A workload whose operations are a response and a tool of 2,500 characters a checkpoint each: for small tests."""
+    records: list[Record] = []
+    t = 0
+    for op in range(operations):
+        records += [Record(t, "op", op, prompt="List."), Record(t, "barrier", op)]
+        records += [Record(t + 20 * n, "delta", op, d=f" word{n * 7919 % 9973}") for n in range(1, deltas + 1)]
+        t += 20 * deltas + 20
+        records += [Record(t, "msg", op), Record(t, "barrier", op)]
+        records += [Record(t, "tool", op, cmd=f"ls -l {op}"), Record(t, "barrier", op)]
+        for n in range(1, checkpoints + 1):
+            lines = (f"-rw-r--r-- 1 user user {k * 7919 % 99991:8} file{k}.txt\n" for k in range(n * 50, n * 50 + 60))
+            records.append(Record(t + 240 * n, "ckpt", op, out="".join(lines)[:2_500]))
+        t += 240 * checkpoints + 100
+        records += [Record(t, "toolend", op), Record(t, "opend", op), Record(t, "barrier", op)]
+    return records
 
 
 def join_text(run: Sequence[Json]) -> Iterable[tuple[Json, int]]:
@@ -74,85 +91,138 @@ def join_text(run: Sequence[Json]) -> Iterable[tuple[Json, int]]:
 
 
 class Recorder:
-    """Plain recording: what is settled goes to the session scope, what an operation streams to its ephemeral scope.
+    """Recording as a harness would: through the lane and its reducer, into the session.
 
-    At any moment everything a crash would have to recover is recoverable, up to one window: a partial message from
-    the deltas stored so far, a tool's last output from the checkpoints stored so far (each holds what is new).
+    The prompt, each settled message and tool result, and the operation's state go to the session scope, committed at
+    the barriers and settlements; what streams goes to the operation's ephemeral scope through the window. At any
+    moment everything a crash would have to recover is recoverable, up to one window:
+    :func:`scopelog.clients.messages.recover`.
+
+    ``whole``: a settled message has all that a provider tells (model, usage, time and so on). Otherwise it is role
+    and content, which is what rivals store.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, whole: bool = False) -> None:
         self.session = session
+        self.lane = Lane(session)
         self.commits = 0
-        self._waiting: list[Write[SessionScope]] = []  # for the session scope: committed at the next barrier
-        self._text: list[str] = []
-        self._output = ""
-        self._begin(0)
+        self._whole = whole
+        self._due: Record | None = None  # an operation that begins with the next commit
+        self._operation: Operation | None = None
+        self._response: Response | None = None
+        self._deltas = 0
+        self._sink: ToolSink | None = None
+        self._waiting: list[Write[SessionScope]] = []  # committed at the next barrier or settlement
+        self._has_state = False
 
     def apply(self, record: Record, *, ends: bool) -> None:
         """Record one event. ``ends``: it is the last one of its operation, whose end then joins its commit."""
         kind = record.k
         if kind == "delta":
-            self._text.append(record.d)
-            self.session.append(self._partial, {"d": record.d})
+            self._deltas += 1
+            self._streaming(record).take(text_delta(record.d))
         elif kind == "ckpt":
-            self._output = (self._output + record.out)[-TOOL_OUTPUT_KEPT:]
-            self.session.append(self._progress, {"tool": record.tool, "out": record.out})
+            self._tool().write(record.out)
         elif kind == "op":
-            self._begin(record.op)
-            self._waiting += [MESSAGES.append(message("user", record.prompt)), self._state({"phase": "model"})]
+            self._due, self._operation = record, None
         elif kind == "msg":
-            self._settle(message("assistant", "".join(self._text)), ends)
-            self._text = []
+            self._settle_message(self._streaming(record), ends)
         elif kind == "tool":
-            self._output = ""
-            self._waiting.append(self._state({"phase": "tool", "tool": record.tool, "command": record.cmd}))
+            name = f"t{record.op}.{record.tool}"
+            self._sink = self._running().tool(name, max_bytes=TOOL_OUTPUT_KEPT, max_lines=_ALL_LINES)
+            self._state({"phase": "tool", "tool": record.tool, "command": record.cmd})
         elif kind == "toolend":
-            result = {"role": "toolResult", "tool": record.tool, "content": [{"type": "text", "text": self._output}]}
-            self._settle(result, ends)
-        elif kind == "opend" and self._alive:
-            self._end()
-            self._commit()
+            self._settle_result(self._tool(), record, ends)
+        elif kind == "opend" and self._operation is not None:
+            self._operation.end(self._before_settling(ends=True))
+            self._committed(ends=True)
         elif kind == "barrier":
-            if self._waiting:
-                self._commit()
-            else:
-                self.session.flush()
+            self._barrier()
 
-    def _begin(self, operation: int) -> None:
-        self._alive = True
-        self._operation = operation
-        self._scope: EphemeralScope = ephemeral(f"op-{operation}")
-        self._partial: List[EphemeralScope] = self._scope.list_of("pi", "pendingAssistantOutput", coalescer=join_text)
-        self._progress: List[EphemeralScope] = self._scope.list_of("pi", "pendingToolOutput")
+    # --- operations -------------------------------------------------------------------------------
 
-    def _settle(self, settled: Json, ends: bool) -> None:
-        self._waiting.append(MESSAGES.append(settled))
-        if ends:
-            self._end()
+    def _running(self) -> Operation:
+        if self._operation is None:
+            due = self._due
+            assert due is not None
+            operation = f"op-{due.op}"
+            prompt: Json = {"entryId": f"u{due.op}", "runId": operation, "message": text_message("user", due.prompt)}
+            self._operation = self.lane.begin(operation, [self.lane.entries.append(prompt)])
+            self._due = None
+            self.commits += 1
+        return self._operation
+
+    def _barrier(self) -> None:
+        if self._due is not None:
+            self._running()
+        elif self._waiting:
+            self.session.commit(self._waiting)
+            self._committed(ends=False)
         else:
-            self._waiting.append(self._state({"phase": "settled"}))
-        self._commit()
+            self.session.flush()
 
-    def _end(self) -> None:
-        self._alive = False
-        self._waiting += [self._state({"phase": "ended"}), self._scope.retire()]
+    def _state(self, state: Json) -> None:
+        """Of the operation, beyond that it runs, which the lane says."""
+        self._waiting.append(value("pi", self._running().id).set(state))
+        self._has_state = True
 
-    def _commit(self) -> None:
-        writes, self._waiting = self._waiting, []
-        self.session.commit(writes)
+    def _before_settling(self, *, ends: bool) -> list[Write[SessionScope]]:
+        if not ends:
+            self._state({"phase": "settled"})
+        elif self._has_state:
+            self._waiting.append(value("pi", self._running().id).delete())
+        return self._waiting
+
+    def _committed(self, *, ends: bool) -> None:
         self.commits += 1
+        self._waiting = []
+        if ends:
+            self._operation, self._has_state = None, False
 
-    def _state(self, state: Json) -> Write[SessionScope]:
-        return value("pi", f"op/{self._operation}").set(state)
+    # --- what streams -----------------------------------------------------------------------------
+
+    def _streaming(self, record: Record) -> Response:
+        if self._response is None:
+            self._response = self._running().response(f"r{record.op}")
+            for frame in opening(record.t):
+                self._response.take(frame)
+        return self._response
+
+    def _settle_message(self, response: Response, ends: bool) -> None:
+        streamed = response.message
+        message = settled_whole(streamed, self._deltas)
+        if not self._whole:
+            message = {"role": streamed["role"], "content": streamed["content"]}
+        response.settle(message, writes=self._before_settling(ends=ends), end=ends)
+        self._response, self._deltas = None, 0
+        self._committed(ends=ends)
+
+    def _tool(self) -> ToolSink:
+        assert self._sink is not None
+        return self._sink
+
+    def _settle_result(self, sink: ToolSink, record: Record, ends: bool) -> None:
+        message = None if self._whole else {**text_message("toolResult", sink.text), "tool": record.tool}
+        sink.settle(message, writes=self._before_settling(ends=ends), end=ends)
+        self._sink = None
+        self._committed(ends=ends)
 
 
-def replay(records: Sequence[Record], session: Session, clock: ManualClock) -> Recorder:
-    """Record a whole workload. Time follows ``t``, so that batches are those of a stream in real time."""
-    recorder = Recorder(session)
+def steps(records: Sequence[Record], recorder: Recorder, clock: ManualClock) -> Iterator[Record]:
+    """Record a workload, a record each time the next one is asked for. Time follows ``t``, so that batches are those
+    of a stream in real time."""
     now = 0
     for record, following in zip(records, [*records[1:], None], strict=True):
         if record.t > now:
             clock.advance((record.t - now) / 1000)
             now = record.t
         recorder.apply(record, ends=following is not None and following.k == "opend")
+        yield record
+
+
+def replay(records: Sequence[Record], session: Session, clock: ManualClock, *, whole: bool = False) -> Recorder:
+    """Record a whole workload; see :func:`steps`."""
+    recorder = Recorder(session, whole=whole)
+    for _ in steps(records, recorder, clock):
+        pass
     return recorder

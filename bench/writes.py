@@ -10,51 +10,80 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from .contestants import CONTESTANTS, PI, PI_SYNCED, ROCKS_OPS, SQLITE_OPS, SQLITE_OPS_AT_ONCE, WHOLE
 from .probe import Cost, Probe
 from .results import Row, Skipped
 from .run import Run
 
 RIVAL_WINDOW: Final = 200  # ms; the product's own default is measured too
 OWN_WINDOW: Final = 100
+_OURS: Final = {
+    "": ("scopelog", RIVAL_WINDOW),
+    f"our default window, {OWN_WINDOW} ms, against {RIVAL_WINDOW} ms": ("scopelog", OWN_WINDOW),
+    "settled messages with model, usage and all": (WHOLE, RIVAL_WINDOW),
+}
+"""The product as it is judged, and as it could be otherwise, by the note of its rows."""
 WORKLOADS: Final = {"a": "a_one_response_2000.jsonl", "b": "b_20ops_400d_2x60ckpt.jsonl", "c": "c_100k_deltas.jsonl"}
+_BY_HAND: Final = ("JSONL + fdatasync", "sqlite NORMAL, windows", "lmdb, windows")
 _RIVALS: Final = {
     "a": (
         "naive message_update",
-        "JSONL + fdatasync",
+        PI,
         "sqlite FULL, rows",
         "sqlite NORMAL, rows",
         "sqlite FULL, windows",
-        "sqlite NORMAL, windows",
-        "lmdb, windows",
+        *_BY_HAND,
     ),
-    "b": ("JSONL + fdatasync", "sqlite NORMAL, windows", "lmdb, windows"),
-    "c": (
-        "JSONL + fdatasync",
-        "sqlite NORMAL, rows",
-        "sqlite FULL, windows",
-        "sqlite NORMAL, windows",
-        "lmdb, windows",
-    ),
+    "b": (PI, PI_SYNCED, SQLITE_OPS, SQLITE_OPS_AT_ONCE, ROCKS_OPS, *_BY_HAND),
+    "c": (PI, "sqlite NORMAL, rows", "sqlite FULL, windows", *_BY_HAND),
 }
 _NODE_NEEDED: Final = (22, 19)
+ALL_CHECKPOINTS: Final = "DSH jsonl-zstd, all checkpoints"
+NATIVE: Final = "DSH jsonl-zstd"
 
 
 class Measure(NamedTuple):
+    """``targets``: by workload and rival, of the product's figure over the rival's. ``alone``: no other is shown."""
+
     name: str
     unit: str
     figure: Callable[[Cost], int | None]
-    targets: dict[str, float]  # against DSH, by workload
-    against: str = "DSH jsonl-zstd"
+    targets: dict[str, dict[str, float]]
+    alone: bool = False
 
 
-ALL_CHECKPOINTS: Final = "DSH jsonl-zstd, all checkpoints"
-NATIVE: Final = "DSH jsonl-zstd"
+def _handed(cost: Cost) -> int:
+    return cost.handed
+
+
 MEASURES: Final = (
-    Measure("W1 kept", "bytes", lambda cost: cost.kept, {"a": 0.20, "c": 0.16}),
-    Measure("W2 kept", "bytes", lambda cost: cost.kept, {"b": 0.75}),
-    Measure("W3 handed to the OS", "bytes", lambda cost: cost.handed, {"a": 0.50, "b": 0.85, "c": 0.52}),
-    Measure("W4 syncs", "calls", lambda cost: cost.syncs, {"a": 0.08, "b": 0.06, "c": 0.08}),
-    Measure("W5 device", "bytes", lambda cost: cost.device, {"a": 0.15, "b": 0.10, "c": 0.10}),
+    Measure("W1 kept", "bytes", lambda cost: cost.kept, {"a": {NATIVE: 0.20}, "c": {NATIVE: 0.16}}),
+    Measure("W2 kept", "bytes", lambda cost: cost.kept, {"b": {NATIVE: 0.75}}),
+    Measure(
+        "W3 handed to the OS",
+        "bytes",
+        _handed,
+        {"a": {NATIVE: 0.50}, "b": {ALL_CHECKPOINTS: 0.85}, "c": {NATIVE: 0.52}},
+    ),
+    Measure(
+        "W4 syncs",
+        "calls",
+        lambda cost: cost.syncs,
+        {"a": {NATIVE: 0.08}, "b": {ALL_CHECKPOINTS: 0.06}, "c": {NATIVE: 0.08}},
+    ),
+    Measure(
+        "W5 device",
+        "bytes",
+        lambda cost: cost.device,
+        {"a": {NATIVE: 0.15}, "b": {ALL_CHECKPOINTS: 0.10, PI: 1 / 150}, "c": {NATIVE: 0.10}},
+    ),
+    Measure(
+        "W6 handed to the OS",
+        "bytes",
+        _handed,
+        {"b": {PI: 1 / 48, SQLITE_OPS: 1 / 20, ROCKS_OPS: 1}},
+        alone=True,
+    ),
 )
 
 
@@ -125,10 +154,13 @@ def whole_workload(
     wanted: Callable[[str], bool],
     say: Callable[[str], None],
     against: dict[str, tuple[str, ...]] = _RIVALS,
+    products: dict[str, tuple[str, int]] = _OURS,
 ) -> list[Row | Skipped]:
     """All W rows of one workload, W7 left out. ``workload``: what :func:`contestants.records_of` takes."""
-    say(f"workload {letter}: scopelog")
-    ours = {window: _cost(probe, "scopelog", workload, window) for window in (RIVAL_WINDOW, OWN_WINDOW)}
+    ours: dict[str, Cost] = {}
+    for note, (name, window) in products.items():
+        say(f"workload {letter}: {name}, {window} ms")
+        ours[note] = _cost(probe, name, workload, window)
     theirs: dict[str, Cost] = {}
     rows: list[Row | Skipped] = []
     if isinstance(dsh, Skipped):
@@ -140,37 +172,49 @@ def whole_workload(
             command = dsh.command(workload, checkpoints=checkpoints)
             theirs[name] = probe.run(command, baseline=dsh.baseline())
     for name in against[letter]:
+        if name not in CONTESTANTS:
+            rows.append(Skipped(f"workload {letter} against {name}", "it is not installed (extra `bench`)"))
+            continue
         say(f"workload {letter}: {name}")
         theirs[name] = _cost(probe, name, workload)
     for measure in MEASURES:
-        if letter not in measure.targets or not wanted(measure.name):
-            continue
-        judged_against = ALL_CHECKPOINTS if letter == "b" and measure.name != "W2 kept" else NATIVE
-        for window, cost in ours.items():
-            rivals = theirs if window == RIVAL_WINDOW else {n: theirs[n] for n in (judged_against,) if n in theirs}
-            rows += [
-                _compare(measure, letter, cost, name, rival, window, judged=name == judged_against)
-                for name, rival in rivals.items()
-            ]
+        if letter in measure.targets and wanted(measure.name):
+            rows += _rows(measure, letter, ours, theirs)
+    return rows
+
+
+def _rows(measure: Measure, letter: str, ours: dict[str, Cost], theirs: dict[str, Cost]) -> list[Row | Skipped]:
+    """The product as judged against everybody, as it could be otherwise against those with a target alone."""
+    targets = measure.targets[letter]
+    rows: list[Row | Skipped] = []
+    for note, cost in ours.items():
+        for name, rival in theirs.items():
+            if name in targets or not (note or measure.alone):
+                rows.append(_compare(measure, letter, cost, name, rival, None if note else targets.get(name), note))
     return rows
 
 
 def _compare(
-    measure: Measure, letter: str, ours: Cost, name: str, theirs: Cost, window: int, *, judged: bool
+    measure: Measure, letter: str, ours: Cost, name: str, theirs: Cost, target: float | None, note: str
 ) -> Row | Skipped:
     label = f"{measure.name}, {letter}"
     product, rival = measure.figure(ours), measure.figure(theirs)
     if product is None or rival is None:
         return Skipped(f"{label} against {name}", "this machine has no strace, or its kernel does not list the device")
-    target = measure.targets[letter] if judged and window == RIVAL_WINDOW else None
-    note = "" if window == RIVAL_WINDOW else f"our default window, {window} ms, against {RIVAL_WINDOW} ms"
     return Row(label, product, name, rival, measure.unit, target, note=note)
 
 
 def quick_workload(probe: Probe, wanted: Callable[[str], bool], say: Callable[[str], None]) -> list[Row | Skipped]:
-    """The W rows of a few made-up deltas against one rival: only to show that they work."""
+    """The W rows of a few made-up deltas and checkpoints against a rival or two: only to show that they work."""
     dsh = Skipped("DSH", "left out of quick runs")
-    return whole_workload(probe, "a", "synthetic:50", dsh, wanted, say, {"a": ("JSONL + fdatasync",)})
+    against = {"a": ("JSONL + fdatasync",), "b": (PI, SQLITE_OPS)}
+    made = {"a": "synthetic:50", "b": "tools:2"}
+    product = {"": _OURS[""]}
+    return [
+        row
+        for letter, workload in made.items()
+        for row in whole_workload(probe, letter, workload, dsh, wanted, say, against, product)
+    ]
 
 
 def growth(run: Run, probe: Probe) -> list[Row | Skipped]:

@@ -89,14 +89,15 @@ class Response(Settling):
             raise InvalidFrame("a frame comes before the start frame")
         try:
             apply_frame(self._state, frame)
+            if self._view is not None:
+                self._view.follow(frame)
         except InvalidInput:
             raise
         except BaseException:
+            self._view = None
             self._lane.distrust()
             raise
         self._started = True
-        if self._view is not None:
-            self._view.follow(frame)
         self._lane.flush()
         try:
             return self._stream.write()
