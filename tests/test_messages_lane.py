@@ -316,8 +316,6 @@ def test_refusals_change_nothing() -> None:
     for call in (lambda: rig.lane.begin("op-2"), lambda: rig.lane.resume("op"), rig.lane.recover):
         with pytest.raises(InvalidInput, match="'op' runs"):
             call()
-    with pytest.raises(InvalidInput, match="'op' runs"):
-        Lane(rig.session, "other").begin("op")
     response = operation.response("e")
     with pytest.raises(InvalidFrame, match="before the start"):
         response.take(delta("x"))
@@ -340,6 +338,15 @@ def test_refusals_change_nothing() -> None:
     for options in caps:
         with pytest.raises(InvalidInput):
             operation.tool("u", **options)
+    tool.write("x")
+    with pytest.raises(InvalidInput, match="'op' is alive"):
+        Lane(rig.session, "other").begin("op")
+    with pytest.raises(InvalidInput, match="not a list of writes"):
+        operation.end(list_of("chat", "prompts").append("Hi"))  # type: ignore[arg-type]
+    messages: list[Any] = ["x", {"role": "user"}, {**message_of(""), "stopReason": "pending"}]
+    for message in messages:
+        with pytest.raises(InvalidInput):
+            response.settle(message)
     operation.response("e2")
     with pytest.raises(Fenced):
         response.take(frames_of("")[0])

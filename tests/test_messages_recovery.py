@@ -13,7 +13,7 @@ import pytest
 from fuzz.simdisk import KeepAll, LoseAll, SimCrash, SimDisk
 from scopelog import InvalidInput, Json, ManualClock, Session, Store
 from scopelog.clients.messages import Fenced, Lane, Operation, fold, recover
-from scopelog.clients.messages.recovered import INTERRUPTED, no_usage
+from scopelog.clients.messages.outcomes import INTERRUPTED, no_usage
 from tests.conftest import shared
 
 SMALL = 60  # events of a stream whose every cut is tried

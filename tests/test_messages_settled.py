@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scopelog.clients.messages import fold, recovered_message, sendable_message
-from scopelog.clients.messages.recovered import INTERRUPTED, interrupted_result, no_usage, tool_calls
+from scopelog.clients.messages.outcomes import INTERRUPTED, interrupted_result, no_usage, tool_calls
 from scopelog.clients.messages.retention import HEAD, TAIL, Kept
 from scopelog.delta import utf16
 from tests.test_messages_recovery import frames_of

@@ -249,7 +249,7 @@ def test_threads_that_take_each_others_files_away(limit: int, store_path: Path) 
         states = [state for session in sessions for state in session._writer._scopes.values()]
         handles = [state.log.view.handle for state in states if state.log is not None]
         deadline = time.monotonic() + PATIENCE  # the flusher may be storing what was staged last
-        while not all([handle.evict() for handle in handles]):
+        while not all(handle.evict() for handle in handles):
             assert time.monotonic() < deadline, "a file is in use for ever"
             time.sleep(0.001)
     with Store.open(store_path) as store:

@@ -121,6 +121,10 @@ class Writer(Reading):
 
     # --- admission --------------------------------------------------------------------------------
 
+    def wall_ms(self) -> int:
+        """Wall-clock time in ms since 1970, by the store's clock."""
+        return self._env.clock.wall_ms()
+
     def append(self, place: Place, element: Json, tag: str | None = None, wait: bool = True) -> int:
         """Stage an element through the window and return its sequence; 0, not ``wait``, where it would have to wait
         (for a retirement, or for room) or to store something first.

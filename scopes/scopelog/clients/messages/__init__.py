@@ -39,7 +39,7 @@ from .fencing import Fenced
 from .frames_joining import join_frames
 from .lane import Lane
 from .operations import Operation
-from .recovered import recovered_message, sendable_message
+from .outcomes import recovered_message, sendable_message
 from .recovering import RecoveredOperation, RecoveredResponse, RecoveredTool, recover
 from .reducing import apply_frame, current_message, fold
 from .responses import Response

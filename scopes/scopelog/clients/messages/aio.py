@@ -38,7 +38,7 @@ class AsyncLane:
 
     async def begin(self, operation_id: str, writes: Iterable[Write[SessionScope]] = ()) -> AsyncOperation:
         """See :meth:`Lane.begin`."""
-        with self.sync.beginning(operation_id, writes) as (operation, commit):
+        with self.sync._beginning(operation_id, writes) as (operation, commit):
             operation.began = (await self.session.commit(commit)).last
         return AsyncOperation(self, operation)
 
@@ -48,9 +48,9 @@ class AsyncLane:
 
     async def recover(self) -> list[RecoveredOperation]:
         """See :meth:`Lane.recover`. Reads on the loop's thread."""
-        found = self.sync.interrupted()
+        found = self.sync._interrupted()
         for operation in found:
-            with self.sync.recovering(operation) as commit:
+            with self.sync._recovering(operation) as commit:
                 await self.session.commit(commit)
         return found
 
@@ -87,7 +87,7 @@ class AsyncOperation:
 
     async def end(self, writes: Iterable[Write[SessionScope]] = ()) -> Receipt | None:
         """See :meth:`Operation.end`."""
-        with self.sync.ending(writes) as commit:
+        with self.sync._ending(writes) as commit:
             return await self.lane.session.commit(commit) if commit else None
 
 
@@ -105,7 +105,7 @@ class _AsyncSettling:
         self, message: Json = None, *, writes: Iterable[Write[SessionScope]] = (), end: bool = False
     ) -> Receipt | None:
         """See :meth:`Response.settle`."""
-        with self.sync.settling(message, writes, end=end) as commit:
+        with self.sync._settling(message, writes, end=end) as commit:
             return await self._session.commit(commit) if commit else None
 
 
@@ -166,7 +166,7 @@ class AsyncToolSink(_AsyncSettling):
 
     async def checkpoint(self, memos: Mapping[str, Json] | None = None) -> Receipt | None:
         """See :meth:`ToolSink.checkpoint`."""
-        commit = self.sync.checkpointing(memos)
+        commit = self.sync._checkpointing(memos)
         if commit:
             return await self._session.commit(commit)
         await self._session.flush()
@@ -174,4 +174,4 @@ class AsyncToolSink(_AsyncSettling):
 
     async def memo(self, name: str, default: Json = None) -> Json:
         """See :meth:`ToolSink.memo`."""
-        return await self._session.get(self.sync.memo_address(name), default)
+        return await self._session.get(self.sync._memo_address(name), default)

@@ -19,7 +19,7 @@ class InvalidFrame(InvalidInput):
     """A frame the reducer refuses: malformed, out of order, or about a block that is not there or has ended."""
 
     def __init__(self, cause: str) -> None:
-        super().__init__(cause, "the frames are no whole response in order: fold from its start frame again")
+        super().__init__(cause, "drop that frame: frames come once each, in order, from a start frame on")
 
     def __reduce__(self) -> tuple[type[InvalidFrame], tuple[str]]:
         return type(self), (self.cause,)

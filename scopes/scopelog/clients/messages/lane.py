@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from scopelog_engine.elements import Json
 
-from ...addresses import SessionScope, Write
+from ...addresses import SessionScope, Write, check_name
 from ...delta import Encoder, Tracker, track
 from ...delta.ops import Op
 from ...errors import InvalidInput
@@ -30,8 +30,10 @@ from ...session import Session, given_as
 from .copying import finite
 from .fencing import ended
 from .operations import Operation
-from .places import OPERATIONS, entries, running
+from .places import OPERATIONS, entries, running, running_operation
+from .reading import Entry, history
 from .recovering import RecoveredOperation, recover
+from .settling import list_of_writes
 from .streams import Stream
 
 _log = logging.getLogger(__name__)
@@ -53,15 +55,17 @@ class Lane:
     def __init__(self, session: Session, name: str = "main") -> None:
         """``name``: up to 1,024 bytes of UTF-8."""
         if not isinstance(session, Session):
-            raise InvalidInput(f"{given_as(session)} is no Session", "pass the Session that the lane is recorded in")
+            raise InvalidInput(
+                f"{given_as(session)} is no Session", "pass a Session; for an AsyncSession use AsyncLane"
+            )
         self.session: Final = session
         self.name: Final = name
         self.entries: Final = entries(name)
         """The list of the lane's settled messages: ``{"entryId", "runId", "message"}``."""
         self.operation: Operation | None = None
         """The operation that runs."""
-        self._entering: str | None = None  # the id of one that is about to
-        self.lock: Final = threading.RLock()
+        self._coming: str | None = None  # the id of one that is about to
+        self._lock: Final = threading.RLock()
         """Held by whoever changes the lane."""
         self._tracker: Tracker = track({"operation": None})
         self._tracker.flush()
@@ -77,49 +81,60 @@ class Lane:
         """Begin an operation, in one commit of the session scope that holds ``writes`` too (the prompt, say).
 
         ``operation_id``: an id of an ephemeral scope (see :func:`scopelog.ephemeral`). Raises :class:`InvalidInput`
-        if an operation runs in the lane, or one of that id in the session (then :meth:`resume` or :meth:`recover`),
-        and what :meth:`Session.commit` raises.
+        if an operation runs in the lane, or was interrupted in it (then :meth:`resume` or :meth:`recover`), or if a
+        scope of that id is alive; and what :meth:`Session.commit` raises.
         """
-        with self.beginning(operation_id, writes) as (operation, commit):
+        with self._beginning(operation_id, writes) as (operation, commit):
             operation.began = self.session.commit(commit).last
         return operation
 
     @contextmanager
-    def beginning(
+    def _beginning(
         self, operation_id: str, writes: Iterable[Write[SessionScope]]
     ) -> Iterator[tuple[Operation, list[Write[SessionScope]]]]:
         """The operation and what to commit; it runs once the block has ended well."""
-        with self.entering(operation_id) as operation:
-            if self.session.get(running(operation_id)) is not None:
-                raise _runs(operation_id)
-            yield operation, [*writes, running(operation_id).set({"lane": self.name})]
+        commit = list_of_writes(writes)
+        with self._coming_in(operation_id) as operation:
+            left = running_operation(self.session.get(running(self.name)))
+            if left is not None:
+                raise InvalidInput(
+                    f"the operation {left!r} was interrupted in this lane",
+                    "settle it by Lane.recover, or go on with it by Lane.resume",
+                )
+            if operation_id in self.session.scopes():
+                raise InvalidInput(
+                    f"the scope {operation_id!r} is alive: another lane, or somebody else, uses that id",
+                    "choose an id that is unique in the session",
+                )
+            yield operation, [*commit, running(self.name).set({"operation": operation_id})]
 
     @contextmanager
-    def entering(self, operation_id: str) -> Iterator[Operation]:
+    def _coming_in(self, operation_id: str) -> Iterator[Operation]:
         """An operation that no other can come before; it runs in the lane once the block has ended well."""
-        with self.lock:
-            if self._entering is not None or self.operation is not None:
-                raise _runs(self._entering or self.operation.id if self.operation else operation_id)
+        with self._lock:
+            before = self._coming or (self.operation.id if self.operation is not None else None)
+            if before is not None:
+                raise _runs(before)
             operation = Operation(self, operation_id)
-            self._entering = operation_id
+            self._coming = operation_id
         try:
             yield operation
             self._enter(operation)
         finally:
-            self._entering = None
+            self._coming = None
 
     def resume(self, operation_id: str) -> Operation:
-        """Go on with an operation that a crash has interrupted; its tools find their output again.
+        """Go on with an operation that a crash has interrupted. Its tools find their output again; a response begins
+        anew (what one had streamed is in :func:`recover`).
 
-        Raises :class:`Fenced` if it does not run: it has ended, or was never begun.
+        Raises :class:`Fenced` if it does not run in this lane: it has ended, or was never begun.
         """
-        with self.entering(operation_id) as operation:
-            found = self.session.scan(OPERATIONS, operation_id)
-            began = next((entry for entry in found if entry.key == operation_id), None)
-            if began is None or began.value != {"lane": self.name}:
+        with self._coming_in(operation_id) as operation:
+            found = next((one for one in self.session.scan(OPERATIONS, self.name) if one.key == self.name), None)
+            if found is None or running_operation(found.value) != operation_id:
                 raise ended(operation_id)
-            operation.began, operation.resumed = began.seq, True
-            operation.read_settled()
+            operation.began, operation.resumed = found.seq, True
+            operation._read_settled()
         return operation
 
     def recover(self) -> list[RecoveredOperation]:
@@ -132,33 +147,56 @@ class Lane:
 
         Raises what :meth:`Session.commit` and reads raise, and :class:`InvalidInput` while an operation runs.
         """
-        found = self.interrupted()
+        found = self._interrupted()
         for operation in found:
-            with self.recovering(operation) as commit:
+            with self._recovering(operation) as commit:
                 self.session.commit(commit)
         return found
 
-    def interrupted(self) -> list[RecoveredOperation]:
+    def _interrupted(self) -> list[RecoveredOperation]:
         """What :meth:`recover` settles. Raises :class:`InvalidInput` while an operation runs in the lane."""
-        with self.lock:
+        with self._lock:
             if self.operation is not None:
                 raise _runs(self.operation.id)
-            return [one for one in recover(self.session) if one.lane == self.name]
+            return self._unsettled()
+
+    def _unsettled(self) -> list[RecoveredOperation]:
+        return [one for one in recover(self.session) if one.lane == self.name]
 
     @contextmanager
-    def recovering(self, operation: RecoveredOperation) -> Iterator[list[Write[SessionScope]]]:
+    def _recovering(self, operation: RecoveredOperation) -> Iterator[list[Write[SessionScope]]]:
         """What to commit for an interrupted operation; the listeners are told once the block has ended well."""
         settled = operation.settlement()
-        yield [*(self.entries.append(entry) for entry in settled), *operation.end()]
-        with self.lock:
-            events: list[Event] = []
-            for entry in settled:
-                event = {"runId": operation.id, "entryId": entry["entryId"], "message": entry["message"]}
-                events += [{"type": kind, **event, "recovery": True} for kind in ("message_start", "message_end")]
-            self.emit(events, self.audience())
+        yield [*(self.entries.append(entry) for entry in settled), *operation.end_writes()]
+        with self._lock:
+            self._tell_recovered(operation, settled)
+
+    def _tell_recovered(self, operation: RecoveredOperation, settled: Sequence[Entry]) -> None:
+        events: list[Event] = []
+        for entry in settled:
+            event = {"runId": operation.id, "entryId": entry["entryId"], "message": entry["message"]}
+            events += [{"type": kind, **event, "recovery": True} for kind in ("message_start", "message_end")]
+        self._emit(events, self._audience_now())
+
+    # --- history ------------------------------------------------------------------------------------
+
+    def entry(self, entry_id: str, message: Json) -> Write[SessionScope]:
+        """A write that appends a message of the harness's own (a prompt, say) to :attr:`entries`, for a commit:
+        ``lane.begin("op-1", [lane.entry("prompt-1", {"role": "user", ...})])``."""
+        check_name("entry's id", entry_id)
+        return self.entries.append({"entryId": entry_id, "message": message})
+
+    def history(self, *, limit: int | None = None) -> list[dict[str, Json]]:
+        """The settled messages of the lane, oldest first (the last ``limit``), as providers take them: see
+        :func:`history`."""
+        return history(self.session, self.name, limit=limit)
+
+    def _now(self) -> int:
+        """Wall-clock time in ms, by the session's clock."""
+        return self.session._writer.wall_ms()
 
     def _enter(self, operation: Operation) -> None:
-        with self.changing():
+        with self._changing():
             self.state["operation"] = {
                 "id": operation.id,
                 "entryId": None,
@@ -166,17 +204,17 @@ class Lane:
                 "frameState": [],
                 "toolOutputs": {},
             }
-            self.flush()
+            self._hand_out()
             self.operation = operation
 
-    def leave(self, operation: Operation) -> None:
+    def _leave(self, operation: Operation) -> None:
         """The operation has ended."""
-        with self.changing():
+        with self._changing():
             if self.operation is operation:
                 self._response = None
                 self._tools.clear()
                 self.state["operation"] = None
-                self.flush()
+                self._hand_out()
                 self.operation = None
 
     # --- the value --------------------------------------------------------------------------------
@@ -187,34 +225,34 @@ class Lane:
         return self._tracker.state
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def _changing(self) -> Iterator[None]:
         """Hold the lane while its value is changed."""
-        with self.lock:
+        with self._lock:
             try:
                 yield
             except InvalidInput:  # refused before anything was changed
                 raise
             except BaseException:
-                self.distrust()
+                self._distrust()
                 raise
 
-    def response_stream(self, stream: Stream | None) -> None:
+    def _follow_response(self, stream: Stream | None) -> None:
         """From now on what happens to the streaming message goes to this stream."""
         self._response = stream
 
-    def has_tool(self, invocation: str, stream: Stream | None = None) -> bool:
+    def _has_tool(self, invocation: str, stream: Stream | None = None) -> bool:
         """Whether the tool has a stream, or this one."""
         found = self._tools.get(invocation)
         return found is not None and (stream is None or found is stream)
 
-    def tool_stream(self, invocation: str, stream: Stream | None) -> None:
+    def _follow_tool(self, invocation: str, stream: Stream | None) -> None:
         """From now on what happens to the tool's output goes to this stream."""
         if stream is None:
             self._tools.pop(invocation, None)
         else:
             self._tools[invocation] = stream
 
-    def flush(self) -> None:
+    def _hand_out(self) -> None:
         """Hand the ops of all changes since the last time to the streams and replicas they concern."""
         torn, self._torn = self._torn, True
         ops = self._tracker.flush()
@@ -230,7 +268,7 @@ class Lane:
                     replica.send(ops)
         self._torn = False
 
-    def distrust(self) -> None:
+    def _distrust(self) -> None:
         """A change was interrupted: what it did is in the value, but maybe not in the ops."""
         self._torn = True
         self._tracker.rebase()
@@ -264,7 +302,7 @@ class Lane:
         stored; those of a recovery carry ``recovery: True``. They are the listener's to keep, not to change. What a
         listener raises is logged and otherwise without effect.
         """
-        with self.lock:
+        with self._lock:
             self._listeners.append(listener)
         return lambda: self._remove(self._listeners, listener)
 
@@ -275,26 +313,26 @@ class Lane:
         This is what crosses a transport; :class:`scopelog.delta.Decoder` and :func:`scopelog.delta.apply` read it.
         What ``send`` raises ends the replica and is logged: its other side has missed a batch.
         """
-        with self.lock:
+        with self._lock:
             replica = _Replica(self, send)
             self._replicas.append(replica)
             replica.rebase()
         return lambda: self._remove(self._replicas, replica)
 
     def _remove(self, those: list[Any], one: object) -> None:
-        with self.lock:
+        with self._lock:
             those[:] = [other for other in those if other is not one]
 
     @property
-    def listened(self) -> bool:
+    def _listened(self) -> bool:
         """Whether there are listeners."""
         return bool(self._listeners)
 
-    def audience(self) -> list[Listener]:
+    def _audience_now(self) -> list[Listener]:
         """Who is to be told, the first one last."""
         return self._listeners[::-1]
 
-    def emit(self, events: Sequence[Event], audience: list[Listener]) -> None:
+    def _emit(self, events: Sequence[Event], audience: list[Listener]) -> None:
         """Tell the listeners, who are taken out of ``audience`` one by one: nobody is told twice."""
         while audience:
             listener = audience.pop()
@@ -304,7 +342,7 @@ class Lane:
                 except Exception:  # noqa: BLE001 - a listener's own: what it looks on at goes on
                     _log.exception("a listener failed at %s", event["type"])
 
-    def give_up(self, replica: _Replica) -> None:
+    def _give_up(self, replica: _Replica) -> None:
         """The replica has failed."""
         self._remove(self._replicas, replica)
 
@@ -324,7 +362,7 @@ class _Replica:
             self._send(batch)
         except Exception:  # noqa: BLE001 - the transport's own: what it looks on at goes on
             _log.exception("a replica failed and is given up")
-            self._lane.give_up(self)
+            self._lane._give_up(self)
 
 
 def _runs(operation_id: str) -> InvalidInput:

@@ -11,15 +11,18 @@ from scopelog_engine.writer import Receipt
 from ...addresses import EphemeralScope, SessionScope, Write, check_name, ephemeral
 from ...errors import InvalidInput
 from .fencing import ended, settled
-from .places import running
+from .places import running, running_operation
 from .reading import entries_since, settled_name
+from .recovering import RecoveredOperation
 from .responses import Response
 from .retention import HEAD, TAIL, Kept, Retention
-from .settling import Phase
+from .settling import Phase, list_of_writes
 from .tools import MAX_BYTES, MAX_LINES, ToolSink
 
 if TYPE_CHECKING:
     from .lane import Lane
+
+ABORTED: Final = "The response was aborted; what had been received is kept."
 
 
 class Operation:
@@ -39,37 +42,47 @@ class Operation:
         """Whether another process, or another handle, began it."""
         self.current: Response | None = None
         """The response that streams."""
-        self._settled: set[str] = set()
+        self._settled: set[tuple[str, str]] = set()  # kinds and names
 
     def response(self, entry_id: str) -> Response:
         """Begin a response of the model, which takes the place of the one before; ``entry_id`` is its entry's.
 
         Raises :class:`Fenced` if an entry of that id is settled already, or if the operation has ended.
         """
-        with self.lane.changing():
+        with self.lane._changing():
             self._check_new("response", entry_id)
             self.current = Response(self, entry_id)
             return self.current
 
     def tool(
-        self, invocation_id: str, *, keep: Retention = TAIL, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES
+        self,
+        invocation_id: str,
+        *,
+        name: str = "",
+        call_id: str | None = None,
+        keep: Retention = TAIL,
+        max_bytes: int = MAX_BYTES,
+        max_lines: int = MAX_LINES,
     ) -> ToolSink:
         """Begin a tool's output, or go on with it after a crash: it holds then what was stored of it.
 
-        ``keep``: the ``"tail"`` or the ``"head"`` of a text that exceeds ``max_bytes`` of UTF-8 (50 KiB) or
-        ``max_lines`` (2,000). Raises :class:`Fenced` as :meth:`response` does, and :class:`InvalidInput` for caps
-        that mean nothing and for an invocation that has a sink.
+        ``invocation_id`` is unique in the operation; ``call_id`` is the id of the tool call where that is another one
+        (some models repeat theirs); ``name``: the tool's, for its result. ``keep``: the ``"tail"`` or the ``"head"`` of
+        a text that exceeds ``max_bytes`` of UTF-8 (50 KiB) or ``max_lines`` (2,000).
+
+        Raises :class:`Fenced` as :meth:`response` does, and :class:`InvalidInput` for caps that mean nothing and for an
+        invocation that has a sink.
         """
         if keep not in (HEAD, TAIL):
             raise InvalidInput(f"keep is {keep!r}", "pass 'head' or 'tail'")
-        for name, cap in (("max_bytes", max_bytes), ("max_lines", max_lines)):
+        for what, cap in (("max_bytes", max_bytes), ("max_lines", max_lines)):
             if type(cap) is not int or cap < 1:
-                raise InvalidInput(f"{name} is {cap!r}", "pass an int from 1 on")
-        with self.lane.changing():
+                raise InvalidInput(f"{what} is {cap!r}", "pass an int from 1 on")
+        with self.lane._changing():
             self._check_new("tool", invocation_id)
-            if self.lane.has_tool(invocation_id):
+            if self.lane._has_tool(invocation_id):
                 raise InvalidInput(f"the tool {invocation_id!r} has a sink already", "go on with that one")
-            return ToolSink(self, invocation_id, Kept(keep, max_bytes, max_lines))
+            return ToolSink(self, invocation_id, name, call_id or invocation_id, Kept(keep, max_bytes, max_lines))
 
     def end(self, writes: Iterable[Write[SessionScope]] = ()) -> Receipt | None:
         """End the operation in one commit that holds ``writes`` and retires its scope. What is not settled is dropped.
@@ -77,67 +90,95 @@ class Operation:
         Returns None if an earlier call that raised had stored that after all. Raises :class:`Fenced` if it has ended,
         and what :meth:`Session.commit` raises; it runs on then.
         """
-        with self.ending(writes) as commit:
+        with self._ending(writes) as commit:
             return self.lane.session.commit(commit) if commit else None
+
+    def abort(self, reason: str = ABORTED) -> RecoveredOperation:
+        """End the operation as it is, in one commit: the message that streams is settled with stopReason ``aborted``
+        and ``reason`` as errorMessage, calls without a result are answered as interrupted, the scope is retired.
+
+        Returns what it was; listeners are told as after a recovery. Raises :class:`Fenced` if it has ended, and what
+        :meth:`Session.commit` raises; it runs on then.
+        """
+        with self._aborting(reason) as (found, commit):
+            self.lane.session.commit(commit)
+        return found
 
     # --- for those who settle ---------------------------------------------------------------------
 
     @contextmanager
-    def ending(self, writes: Iterable[Write[SessionScope]]) -> Iterator[list[Write[SessionScope]]]:
+    def _ending(self, writes: Iterable[Write[SessionScope]]) -> Iterator[list[Write[SessionScope]]]:
         """What to commit to end the operation, nothing if that is done; it has ended once the block has ended well."""
-        with self.lane.lock:
+        with self.lane._lock:
             commit: list[Write[SessionScope]] = []
-            if self.phase is not Phase.UNSURE or not self.is_over():
-                self.check_open()
-                commit = [*writes, *self.end_writes()]
+            if self.phase is not Phase.UNSURE or not self._is_over():
+                self._check_open()
+                commit = [*list_of_writes(writes), *self._end_writes()]
             self.phase = Phase.SETTLING
         try:
             yield commit
-            self.over()
+            self._over()
         except BaseException:
             self.phase = Phase.UNSURE
             raise
 
-    def end_writes(self) -> list[Write[SessionScope]]:
-        """What ends the operation, in the commit that they are part of."""
-        return [running(self.id).delete(), self.scope.retire()]
+    @contextmanager
+    def _aborting(self, reason: str) -> Iterator[tuple[RecoveredOperation, list[Write[SessionScope]]]]:
+        """What the operation was, and what to commit to abort it."""
+        with self.lane._lock:
+            self._check_open()
+            (found,) = self.lane._unsettled()
+            found = found.ended_as("aborted", reason)
+            entries = found.settlement()
+            self.phase = Phase.SETTLING
+        try:
+            yield found, [*(self.lane.entries.append(entry) for entry in entries), *self._end_writes()]
+            with self.lane._lock:
+                self._over()
+                self.lane._tell_recovered(found, entries)
+        except BaseException:
+            if self.phase is not Phase.SETTLED:
+                self.phase = Phase.UNSURE
+            raise
 
-    def over(self) -> None:
+    def _end_writes(self) -> list[Write[SessionScope]]:
+        """What ends the operation, in the commit that they are part of."""
+        return [running(self.lane.name).delete(), self.scope.retire()]
+
+    def _over(self) -> None:
         """The commit that ends it is stored."""
-        self.lane.leave(self)
+        self.lane._leave(self)
         self.phase = Phase.SETTLED
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether the store says that it has ended."""
-        return self.lane.session.get(running(self.id)) is None
+        return running_operation(self.lane.session.get(running(self.lane.name))) != self.id
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise :class:`Fenced` unless it runs."""
         if self.phase is Phase.UNSURE:
-            if self.is_over():
-                self.over()
+            if self._is_over():
+                self._over()
             else:
                 self.phase = Phase.OPEN
         if self.phase is not Phase.OPEN:
             raise ended(self.id)
 
-    def _check_new(self, what: str, name: str) -> None:
-        self.check_open()
-        check_name(f"id of the {what}", name)
-        if name in self._settled:
-            raise settled(what, name)
+    def _check_new(self, kind: str, name: str) -> None:
+        self._check_open()
+        check_name(f"id of the {kind}", name)
+        if (kind, name) in self._settled:
+            raise settled(kind, name)
 
-    def settle(self, name: str) -> None:
-        """An entry was settled."""
-        self._settled.add(name)
+    def _mark_settled(self, kind: str, name: str) -> None:
+        self._settled.add((kind, name))
 
-    def is_settled(self, name: str) -> bool:
+    def _is_settled(self, kind: str, name: str) -> bool:
         """Whether the store has the entry."""
-        self.read_settled()
-        return name in self._settled
+        self._read_settled()
+        return (kind, name) in self._settled
 
-    def read_settled(self) -> None:
-        """Learn from the store what this operation has settled."""
-        for entry in entries_since(self.lane.session, self.lane.entries, self.began):
-            if entry.get("runId") == self.id:
-                self._settled.add(settled_name(entry))
+    def _read_settled(self) -> None:
+        """Learn from the store what this operation has settled: what stands behind its beginning in the lane."""
+        found = entries_since(self.lane.session, self.lane.entries, self.began)
+        self._settled.update(settled_name(entry) for entry in found)

@@ -4,7 +4,7 @@
 namespace              scope       key                         holds
 =====================  ==========  ==========================  ===========================================
 messages.entries       session     lane                        list: ``{entryId, runId, message}``, settled
-messages.operations    session     operation id                value: ``{lane}`` while the operation runs
+messages.operations    session     lane                        value: ``{operation}`` while one runs in the lane
 pendingAssistantOutput operation   entry id                    list of encoded op batches, bases tagged base
 pendingToolOutput      operation   invocation id               the same of a tool's output
 memo                   operation   [invocation id, name]       value: what the tool wants to find again
@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import json
 from typing import Final
+
+from scopelog_engine.elements import Json
 
 from ...addresses import EphemeralScope, List, SessionScope, Value, ephemeral, list_of, value
 from ...delta import join_batches
@@ -35,9 +37,15 @@ def entries(lane: str) -> List[SessionScope]:
     return list_of("messages.entries", lane)
 
 
-def running(operation: str) -> Value[SessionScope]:
-    """There while the operation runs."""
-    return value(OPERATIONS, operation)
+def running(lane: str) -> Value[SessionScope]:
+    """Which operation runs in the lane; not there if none does."""
+    return value(OPERATIONS, lane)
+
+
+def running_operation(value: Json) -> str | None:
+    """The operation that a lane's value names."""
+    name = value.get("operation") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def assistant_output(operation: str, entry: str) -> List[EphemeralScope]:

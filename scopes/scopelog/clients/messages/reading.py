@@ -10,7 +10,8 @@ from ...addresses import SESSION, EphemeralScope, List, Scope, SessionScope, Val
 from ...delta import UNDEFINED, Decoder, apply, join_batches
 from ...session import Element, Order
 from ...session import Entry as StoredValue
-from .places import BASE
+from .outcomes import sendable_message
+from .places import BASE, entries
 
 _STREAM_PAGE: Final = 10_000
 _ENTRY_PAGE: Final = 256
@@ -101,6 +102,24 @@ def entries_since(source: Source, target: List[SessionScope], sequence: int) -> 
         cursor = page[-1].seq
 
 
-def settled_name(entry: Entry) -> str:
-    """What an entry settles: a tool's invocation, or the response of that entry id."""
-    return str(entry.get("invocationId") or entry.get("entryId"))
+def settled_name(entry: Entry) -> tuple[str, str]:
+    """What an entry settles: the kind and the name of a tool's invocation, or of a response."""
+    if "invocationId" in entry:
+        return "tool", str(entry["invocationId"])
+    return "response", str(entry.get("entryId"))
+
+
+def history(source: Source, lane: str = "main", *, limit: int | None = None) -> list[dict[str, Json]]:
+    """The settled messages of a lane, oldest first (the last ``limit`` of them), in the form that providers take:
+    assistant messages by :func:`sendable_message`, others as they were stored.
+
+    Raises what reads raise.
+    """
+    found: list[dict[str, Json]] = []
+    for element in reversed(source.read(entries(lane), order="desc", limit=limit)):
+        message = element.element.get("message") if isinstance(element.element, dict) else None
+        if isinstance(message, dict) and message.get("role") == "assistant":
+            message = sendable_message(message)
+        if isinstance(message, dict):
+            found.append(message)
+    return found

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from scopelog_engine.elements import Json
 
 from ...errors import InvalidInput
+from ...session import given_as
 from .copying import finite
 from .encoding import FrameEncoder
 from .errors import InvalidEvent, InvalidFrame
+from .outcomes import MAX_ARGUMENTS_DEPTH, nests_deeper
 from .places import assistant_output
-from .recovered import MAX_ARGUMENTS_DEPTH, nests_deeper
 from .reducing import apply_frame, current_message
 from .settling import Settling
 from .shapes import DONE, ERROR, START
@@ -46,12 +47,12 @@ class Response(Settling):
         self._stream = Stream(lane.session, assistant_output(operation.id, entry_id), self._value)
         self._where = {"runId": operation.id, "entryId": entry_id}
         operation.current = None
-        lane.response_stream(None)
+        lane._follow_response(None)
         self._state["streamingMessage"] = None
         self._state["frameState"] = []
         self._state["entryId"] = entry_id
-        lane.flush()
-        lane.response_stream(self._stream)
+        lane._hand_out()
+        lane._follow_response(self._stream)
 
     def feed(self, event: Json) -> Json:
         """Take the provider's next event; returns its frame, or None if it has none.
@@ -60,8 +61,8 @@ class Response(Settling):
         :class:`Fenced` once the message settles. Raises what :meth:`Session.append` raises: the event has been taken
         then, and is stored with the next one; do not feed it again.
         """
-        with self._lane.lock:
-            self.check_open()
+        with self._lane._lock:
+            self._check_open()
             final = _final_of(event)
             frame = self._encoder.encode(event)
             if frame is not None:
@@ -75,8 +76,8 @@ class Response(Settling):
 
         Raises as :meth:`feed`.
         """
-        with self._lane.lock:
-            self.check_open()
+        with self._lane._lock:
+            self._check_open()
             return self._take(frame)
 
     def _take(self, frame: Json) -> int | None:
@@ -95,23 +96,23 @@ class Response(Settling):
             raise
         except BaseException:
             self._view = None
-            self._lane.distrust()
+            self._lane._distrust()
             raise
         self._started = True
-        self._lane.flush()
+        self._lane._hand_out()
         try:
             return self._stream.write()
         finally:  # it was taken, stored or not
-            if self._lane.listened:
+            if self._lane._listened:
                 event = {"message": self.message} if kind == START else {"frame": frame}
                 kind = "message_start" if kind == START else "message_update"
-                self._lane.emit([{"type": kind, **self._where, **event}], self._lane.audience())
+                self._lane._emit([{"type": kind, **self._where, **event}], self._lane._audience_now())
 
     @property
     def message(self) -> Json:
         """A copy of the message as it stands, tool arguments derived from what has come of them; None before the
         start. Its cost grows with the message: for updates use the frames."""
-        with self._lane.lock:
+        with self._lane._lock:
             return current_message(self._state)
 
     @property
@@ -119,7 +120,7 @@ class Response(Settling):
         """The message to look at after every frame, at the cost of the frames: its :attr:`MessageView.message` is
         always current, but for the arguments of a tool call that streams, which are refreshed at its start, checkpoint
         and end, and by :meth:`MessageView.refresh`."""
-        with self._lane.lock:
+        with self._lane._lock:
             if self._view is None:
                 self._view = MessageView(self._state)
             return self._view
@@ -134,9 +135,14 @@ class Response(Settling):
 
     def _message(self, message: Json) -> Json:
         message = self.final if message is None else message
+        if message is None:
+            raise InvalidInput("there is no message to settle", "feed the event that ends it, or pass a message")
         if not isinstance(message, dict):
+            raise InvalidInput(f"the message is {given_as(message)}, not a dict", "pass an assistant message")
+        if message.get("role") != "assistant" or message.get("stopReason") == "pending":
             raise InvalidInput(
-                "there is no message to settle", "feed the event that ends the stream, or pass a message"
+                f"a message of role {message.get('role')!r} and stopReason {message.get('stopReason')!r} cannot settle",
+                "pass an assistant message with the reason why it stopped",
             )
         return message
 
@@ -144,12 +150,12 @@ class Response(Settling):
         return {"entryId": self.id, "runId": self.operation.id, "message": message}
 
     def _leave(self) -> None:
-        self._lane.response_stream(None)
+        self._lane._follow_response(None)
         self.operation.current = None
         self._state["streamingMessage"] = None
         self._state["frameState"] = []
         self._state["entryId"] = None
-        self._lane.flush()
+        self._lane._hand_out()
 
     def _events(self, message: Json) -> list[dict[str, Json]]:
         return [{"type": "message_end", **self._where, "message": message}]

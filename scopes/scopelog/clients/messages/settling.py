@@ -17,6 +17,8 @@ from scopelog_engine.elements import Json
 from scopelog_engine.writer import Receipt
 
 from ...addresses import SessionScope, Write
+from ...errors import InvalidInput
+from ...session import given_as
 from .copying import finite
 from .fencing import settled
 
@@ -58,49 +60,50 @@ class Settling(ABC):
         Raises :class:`Fenced` if it is settled, :class:`InvalidInput` if there is no message, and what
         :meth:`Session.commit` raises: then it is not settled, or the next call finds that it was.
         """
-        with self.settling(message, writes, end=end) as commit:
+        with self._settling(message, writes, end=end) as commit:
             return self._lane.session.commit(commit) if commit else None
 
     @contextmanager
-    def settling(
+    def _settling(
         self, message: Json, writes: Iterable[Write[SessionScope]], *, end: bool
     ) -> Iterator[list[Write[SessionScope]]]:
         """What to commit, nothing if that was done; the message is settled once the block has ended well."""
         operation = self.operation
-        with self._lane.lock:
+        more = list_of_writes(writes)
+        with self._lane._lock:
             message = finite(self._message(message))
-            if self.phase is Phase.UNSURE and operation.is_settled(self.id):
-                over = operation.is_over()
-                commit = operation.end_writes() if end and not over else []
+            if self.phase is Phase.UNSURE and operation._is_settled(self.kind, self.id):
+                over = operation._is_over()
+                commit = operation._end_writes() if end and not over else []
                 end = end or over
             else:
-                self.check_open()
-                commit = [self._lane.entries.append(self._entry(message)), *writes]
-                commit += operation.end_writes() if end else []
+                self._check_open()
+                commit = [self._lane.entries.append(self._entry(message)), *more]
+                commit += operation._end_writes() if end else []
             self.phase = Phase.SETTLING
         try:
             yield commit
-            with self._lane.changing():  # whatever of this is interrupted is done by the next call
-                operation.settle(self.id)
+            with self._lane._changing():  # whatever of this is interrupted is done by the next call
+                operation._mark_settled(self.kind, self.id)
                 if end:
-                    operation.over()
+                    operation._over()
                 else:
                     self._leave()
                 if self._audience is None:
-                    self._audience = self._lane.audience()
-                self._lane.emit(self._events(message), self._audience)
+                    self._audience = self._lane._audience_now()
+                self._lane._emit(self._events(message), self._audience)
                 self.phase = Phase.SETTLED
         except BaseException:
             self.phase = Phase.UNSURE
             raise
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise :class:`Fenced` if it is settled, or its operation has ended."""
-        if self.phase is Phase.UNSURE and not self.operation.is_settled(self.id):
+        if self.phase is Phase.UNSURE and not self.operation._is_settled(self.kind, self.id):
             self.phase = Phase.OPEN
         if self.phase is not Phase.OPEN or not self._is_current():
             raise settled(self.kind, self.id)
-        self.operation.check_open()
+        self.operation._check_open()
 
     @abstractmethod
     def _is_current(self) -> bool:
@@ -121,3 +124,10 @@ class Settling(ABC):
     @abstractmethod
     def _events(self, message: Json) -> list[dict[str, Json]]:
         """What the listeners are told when it is settled."""
+
+
+def list_of_writes(writes: Iterable[Write[SessionScope]]) -> list[Write[SessionScope]]:
+    """Raises :class:`InvalidInput` for what is no list of writes, before anything is done."""
+    if isinstance(writes, Write) or not isinstance(writes, Iterable):
+        raise InvalidInput(f"writes is {given_as(writes)}, not a list of writes", "put it into a list")
+    return list(writes)

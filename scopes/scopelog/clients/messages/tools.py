@@ -12,9 +12,9 @@ from ...addresses import EphemeralScope, Value, Write
 from ...delta import UNDEFINED, append_text, drop_text, utf16
 from ...errors import InvalidInput
 from .copying import finite
+from .outcomes import output_of, tool_result
 from .places import memo, tool_output
 from .reading import read_stream
-from .recovered import output_of, tool_result
 from .retention import Kept
 from .settling import Settling
 from .streams import Stream
@@ -36,31 +36,36 @@ class ToolSink(Settling):
 
     kind = "tool"
 
-    def __init__(self, operation: Operation, invocation_id: str, kept: Kept) -> None:
+    def __init__(self, operation: Operation, invocation_id: str, name: str, call_id: str, kept: Kept) -> None:
         super().__init__(operation, invocation_id)
+        self.name = name
+        self.call_id = call_id
         lane = operation.lane
+        self._failed = False
         self._kept = kept
         target = tool_output(operation.id, invocation_id)
         self._stream = Stream(lane.session, target, lambda: finite(self._state))
         value = output_of(read_stream(lane.session, target) if operation.resumed else UNDEFINED)
+        value |= {"toolName": name} if name else {}
+        value |= {"toolCallId": call_id} if call_id != invocation_id else {}
         lane.state["operation"]["toolOutputs"][invocation_id] = value
         self._state: Any = lane.state["operation"]["toolOutputs"][invocation_id]
         self._begin()
-        lane.flush()
-        lane.tool_stream(invocation_id, self._stream)
+        lane._hand_out()
+        lane._follow_tool(invocation_id, self._stream)
 
     @property
     def text(self) -> str:
         """What is kept of the text."""
-        with self._lane.lock:
+        with self._lane._lock:
             text: str = self._state["text"]
             return text
 
     @property
     def output(self) -> dict[str, Json]:
         """A copy of all there is: ``text``; ``details`` if there are any; ``droppedBytes`` and ``droppedLines`` if the
-        caps have cut something."""
-        with self._lane.lock:
+        caps have cut something; ``toolName``, and ``toolCallId`` where it is not the invocation's."""
+        with self._lane._lock:
             output: dict[str, Json] = finite(self._state)
             return output
 
@@ -74,13 +79,13 @@ class ToolSink(Settling):
             raise InvalidInput(
                 f"the output is a {type(text).__name__}, not a str", "decode bytes before they come here"
             )
-        with self._lane.lock:
-            self.check_open()
+        with self._lane._lock:
+            self._check_open()
             before = self._state["text"]
             try:
                 self._add(utf16.rejoined(text))
             except BaseException:
-                self._lane.distrust()
+                self._lane._distrust()
                 self._state["text"] = before
                 self._begin()
                 raise
@@ -109,10 +114,14 @@ class ToolSink(Settling):
         """Replace the details: any JSON; what has changed of them is what is stored. Raises as :meth:`write`, and
         :class:`InvalidElement` for what is no JSON."""
         _, details = freeze(details)
-        with self._lane.changing():
-            self.check_open()
+        with self._lane._changing():
+            self._check_open()
             self._state["details"] = details
             return self._write()
+
+    def fail(self) -> None:
+        """The result that :meth:`settle` makes by itself will say ``isError``."""
+        self._failed = True
 
     def checkpoint(self, memos: Mapping[str, Json] | None = None) -> Receipt | None:
         """Store the output as it is, and ``memos`` (a mapping of names to JSON) with it in one commit: after a crash
@@ -120,40 +129,40 @@ class ToolSink(Settling):
 
         Raises as :meth:`write`, and what :meth:`Session.commit` raises.
         """
-        commit = self.checkpointing(memos)
+        commit = self._checkpointing(memos)
         if commit:
             return self._lane.session.commit(commit)
         self._lane.session.flush()
         return None
 
-    def checkpointing(self, memos: Mapping[str, Json] | None) -> list[Write[EphemeralScope]]:
+    def _checkpointing(self, memos: Mapping[str, Json] | None) -> list[Write[EphemeralScope]]:
         """What to commit; a commit takes along what was staged before it in its scope."""
-        writes = [self.memo_address(name).set(value) for name, value in (memos or {}).items()]
-        with self._lane.lock:
-            self.check_open()
+        writes = [self._memo_address(name).set(value) for name, value in (memos or {}).items()]
+        with self._lane._lock:
+            self._check_open()
             self._write()
         return writes
 
     def memo(self, name: str, default: Json = None) -> Json:
         """What an earlier :meth:`checkpoint` of this invocation has left under the name, also before a crash."""
-        return self._lane.session.get(self.memo_address(name), default)
+        return self._lane.session.get(self._memo_address(name), default)
 
-    def memo_address(self, name: str) -> Value[EphemeralScope]:
+    def _memo_address(self, name: str) -> Value[EphemeralScope]:
         """Where the memo stands."""
         return memo(self.operation.id, self.id, name)
 
     def _write(self) -> int | None:
-        self._lane.flush()
+        self._lane._hand_out()
         return self._stream.write()
 
     # --- settling ---------------------------------------------------------------------------------
 
     def _is_current(self) -> bool:
-        return self._lane.has_tool(self.id, self._stream)
+        return self._lane._has_tool(self.id, self._stream)
 
     def _message(self, message: Json) -> Json:
         if message is None:
-            return tool_result(self.id, self.output)
+            return tool_result(self.call_id, self.output, self.name, self._lane._now(), is_error=self._failed)
         if not isinstance(message, dict):
             raise InvalidInput(f"the message is a {type(message).__name__}, not a dict", "pass a tool result message")
         return message
@@ -162,9 +171,9 @@ class ToolSink(Settling):
         return {"entryId": self.id, "runId": self.operation.id, "invocationId": self.id, "message": message}
 
     def _leave(self) -> None:
-        self._lane.tool_stream(self.id, None)
+        self._lane._follow_tool(self.id, None)
         self._lane.state["operation"]["toolOutputs"].pop(self.id, None)
-        self._lane.flush()
+        self._lane._hand_out()
 
     def _events(self, message: Json) -> list[dict[str, Json]]:
         where = {"runId": self.operation.id, "entryId": self.id, "message": message}

@@ -1,8 +1,8 @@
-"""What becomes of an interrupted message: as it is settled, and as a provider takes it. Pure functions.
+"""What becomes of messages and tool outputs: as they are settled, and as a provider takes them. Pure functions.
 
-Settled, it says that it failed: stopReason ``error``, a fixed errorMessage, usage zeroed, for what it cost nobody
-knows. A provider takes it back only if it is well-formed: no empty blocks, no halves of characters, arguments that
-are objects, an answer to every tool call.
+An interrupted message says so where it is settled: stopReason ``error``, a fixed errorMessage, usage zeroed, for what
+it cost nobody knows. A provider takes messages back only if they are well-formed: no empty blocks, no halves of
+characters, arguments that are objects, an answer to every tool call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def no_usage() -> dict[str, Json]:
     }
 
 
-def recovered_message(fold: Json, timestamp: int = 0) -> dict[str, Json]:
+def recovered_message(
+    fold: Json, timestamp: int = 0, *, stop_reason: str = "error", error: str = INTERRUPTED
+) -> dict[str, Json]:
     """The settled form of an interrupted message. ``fold``: the message as it was, None if none had begun.
 
     ``timestamp`` (ms) is for a message that has none. Arguments that nest over 240 become ``{}``. The fold is not
@@ -62,8 +64,8 @@ def recovered_message(fold: Json, timestamp: int = 0) -> dict[str, Json]:
         if isinstance(block, dict) and nests_deeper(block.get("arguments"), MAX_ARGUMENTS_DEPTH):
             block["arguments"] = {}  # no element could hold it, and then nothing could be settled
     message["usage"] = no_usage()
-    message["stopReason"] = "error"
-    message["errorMessage"] = INTERRUPTED
+    message["stopReason"] = stop_reason
+    message["errorMessage"] = error
     message.setdefault("timestamp", timestamp)
     return message
 
@@ -71,14 +73,17 @@ def recovered_message(fold: Json, timestamp: int = 0) -> dict[str, Json]:
 def sendable_message(message: Json, ended: Iterable[bool] | None = None) -> dict[str, Json] | None:
     """The message as a provider takes it back; None if nothing of it is left.
 
-    ``ended``: for each block whether it was complete (None: all). Text that was cut stays as it is, thinking that was
-    cut goes (its signature is missing), so do blocks without text and calls without id or name. Arguments that are no
-    object become one without members. Lone halves of surrogate pairs become U+FFFD; at the end of a cut text they go.
+    ``ended``: for each block whether it was complete. None: all of them, but for the last one of a message that ended
+    in ``error`` or ``aborted``. Text that was cut stays as it is; thinking that was cut and has no signature goes, and
+    so do blocks without text and calls without id or name. Arguments that are no object become one without members.
+    Lone halves of surrogate pairs become U+FFFD; at the end of a cut text they go.
     """
     if not isinstance(message, Mapping):
         return None
     content = list(message.get("content") or ())
     complete = [True] * len(content) if ended is None else list(ended)
+    if ended is None and content and message.get("stopReason") in ("error", "aborted"):
+        complete[-1] = False
     blocks = [_sendable(block, whole) for block, whole in zip(content, complete, strict=False)]
     left = [block for block in blocks if block is not None]
     return {**_well_formed(finite(dict(message))), "content": left} if left else None
@@ -98,23 +103,40 @@ def _sendable(block: Any, whole: bool) -> dict[str, Json] | None:
         text = block.get(_BODY[kind]) or ""
         if not whole and text and utf16.is_high(text[-1]):
             text = block[_BODY[kind]] = text[:-1]
-        if (kind == "thinking" and not whole) or (not text.strip() and not block.get(_SIGNATURE[kind])):
+        cut = kind == "thinking" and not whole
+        if (cut or not text.strip()) and not block.get(_SIGNATURE[kind]):
             return None
     formed: dict[str, Json] = _well_formed(block)
     return formed
 
 
 def _well_formed(value: Json) -> Json:
-    """A copy without lone halves of surrogate pairs."""
+    """The value without lone halves of surrogate pairs; its containers are changed in place."""
     if isinstance(value, str):
-        if not utf16.has_surrogates(value):
-            return value
-        return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in value)
-    if isinstance(value, dict):
-        return {_well_formed(key): _well_formed(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_well_formed(item) for item in value]
+        return _characters(value)
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            for key in [key for key in item if utf16.has_surrogates(key)]:
+                item[_characters(key)] = item.pop(key)
+            places: Any = item.items()
+        elif isinstance(item, list):
+            places = enumerate(item)
+        else:
+            continue
+        for key, inner in list(places):
+            if isinstance(inner, str):
+                item[key] = _characters(inner)
+            else:
+                pending.append(inner)
     return value
+
+
+def _characters(text: str) -> str:
+    if not utf16.has_surrogates(text):
+        return text
+    return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
 
 
 def tool_calls(message: Json) -> dict[str, str]:
@@ -135,25 +157,26 @@ def output_of(value: Any) -> dict[str, Json]:
     return {"text": ""}
 
 
-def tool_result(invocation: str, output: Mapping[str, Json], name: str = "", timestamp: int = 0) -> dict[str, Json]:
+def tool_result(
+    call: str, output: Mapping[str, Json], name: str = "", timestamp: int = 0, *, is_error: bool = False
+) -> dict[str, Json]:
     """The message that a tool's output makes when it settles."""
     text = str(output["text"])
     return {
         "role": "toolResult",
-        "toolCallId": invocation,
+        "toolCallId": call,
         "toolName": name,
         "content": [{"type": "text", "text": text}] if text else [],
         **({"details": output["details"]} if "details" in output else {}),
-        "isError": False,
+        "isError": is_error,
         "timestamp": timestamp,
     }
 
 
 def interrupted_result(
-    invocation: str, output: Mapping[str, Json] | None, name: str = "", timestamp: int = 0
+    call: str, output: Mapping[str, Json] | None, name: str = "", timestamp: int = 0
 ) -> dict[str, Json]:
-    """The answer to a tool call that a crash has interrupted; ``output``: what it had put out, None if nothing."""
+    """The answer to a tool call that was interrupted; ``output``: what the tool had put out, None if nothing."""
     text = str(output["text"]) if output else ""
     text = f"{text}\n{PARTIAL_RESULT}" if text.strip() else NO_RESULT
-    result = tool_result(invocation, {**(output or {}), "text": _well_formed(text)}, name, timestamp)
-    return {**result, "isError": True}
+    return tool_result(call, {**(output or {}), "text": _well_formed(text)}, name, timestamp, is_error=True)
