@@ -11,8 +11,8 @@ import pytest
 from fuzz.simdisk import SimDisk
 from scopelog import InvalidInput, ManualClock, Store, list_of
 from scopelog.aio import AsyncSession
-from scopelog.clients.messages import Fenced, recover
-from scopelog.clients.messages.aio import AsyncLane
+from scopelog.clients.messages import Fenced, Lane, Operation, Response, ToolSink, recover
+from scopelog.clients.messages.aio import AsyncLane, AsyncOperation, AsyncResponse, AsyncToolSink
 from tests.test_messages_lane import Replica
 from tests.test_messages_recovery import frames_of, message_of, text_of
 
@@ -145,3 +145,31 @@ def test_only_async_sessions() -> None:
         wrong: Any = store.session("s")
         with pytest.raises(InvalidInput, match="AsyncSession"):
             AsyncLane(wrong)
+
+
+@pytest.mark.parametrize(
+    ("face", "of"),
+    [(AsyncLane, Lane), (AsyncOperation, Operation), (AsyncResponse, Response), (AsyncToolSink, ToolSink)],
+)
+def test_the_faces_have_all_that_is_public(face: type, of: type) -> None:
+    internal = {"kind", "lane", "phase", "began", "resumed", "current", "session"}
+    assert {name for name in dir(of) if not name.startswith("_")} - internal <= set(dir(face))
+
+
+def test_an_operation_is_aborted() -> None:
+    async def main() -> None:
+        with Store.open("store", fs=SimDisk(), clock=ManualClock()) as store:
+            lane = AsyncLane(AsyncSession(store.session("s")))
+            operation = await lane.begin("op", [lane.entry("prompt", {"role": "user", "content": "Hi"})])
+            response = operation.response("e")
+            for frame in frames_of("half of"):
+                response.take(frame)
+            found = await operation.abort("the user stopped it")
+            assert found.response is not None and lane.operation is None
+            assert [message["role"] for message in lane.history()] == ["user", "assistant"]
+            assert lane.history()[1]["errorMessage"] == "the user stopped it"
+            assert lane.history()[1]["stopReason"] == "aborted"
+            with pytest.raises(Fenced):
+                await operation.abort()
+
+    asyncio.run(main())

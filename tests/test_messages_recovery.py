@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from fuzz.simdisk import KeepAll, LoseAll, SimCrash, SimDisk
 from scopelog import InvalidInput, Json, ManualClock, Session, Store
-from scopelog.clients.messages import Fenced, Lane, Operation, fold, recover
+from scopelog.clients.messages import Fenced, Lane, fold, history, recover
 from scopelog.clients.messages.outcomes import INTERRUPTED, no_usage
 from tests.conftest import shared
 
@@ -297,9 +297,6 @@ def test_calls_without_a_result_are_answered() -> None:
     assert [entry["message"] for entry in stored[2:]] == answers
 
 
-Failing = Callable[[Operation], object]
-
-
 @pytest.mark.parametrize("what", ["pwrite", "sync"])
 @pytest.mark.parametrize("end", [True, False])
 def test_a_settlement_that_fails_is_tried_again_once(what: str, end: bool) -> None:
@@ -376,3 +373,105 @@ def test_answers_stand_behind_the_message_that_called() -> None:
     entries = [element.element["entryId"] for element in rig.session.read(rig.lane.entries)]
     assert entries == ["e1", "c1", "e2", "c2"]
     assert [answer["toolCallId"] for answer in found.answers()] == ["c1", "c2"]
+
+
+def turn(thinking: str = "") -> list[dict[str, Any]]:
+    """A response that thinks and is cut there."""
+    frames = frames_of("")[:1]
+    frames.append({"type": "thinking_start", "contentIndex": 0, "content": {"type": "thinking", "thinking": ""}})
+    return [*frames, {"type": "thinking_delta", "contentIndex": 0, "delta": thinking}]
+
+
+def test_history_after_a_recovery_is_what_providers_take() -> None:
+    """Thinking that was cut has no signature: a provider would refuse it, in the entry as in what recovery returned."""
+    rig = Rig()
+    operation = rig.lane.begin("op", [rig.lane.entry("p1", {"role": "user", "content": "Hi"})])
+    response = operation.response("e1")
+    for frame in turn("let me see"):
+        response.take(frame)
+    rig.session.flush()
+    rig.kill()
+    rig.lane.recover()
+    assert [entry.element["entryId"] for entry in rig.session.read(rig.lane.entries)] == ["p1", "e1"]
+    assert rig.lane.history() == [{"role": "user", "content": "Hi"}]
+    second = rig.lane.begin("op-2").response("e2")
+    for frame in frames_of("Hello"):
+        second.take(frame)
+    second.settle(message_of("Hello"), end=True)
+    assert [message["role"] for message in rig.lane.history()] == ["user", "assistant"]
+    assert rig.lane.history(limit=1) == [message_of("Hello")]
+    with rig.store.reader("s") as reader:
+        assert history(reader) == rig.lane.history() and history(reader, "other") == []
+
+
+def test_nothing_begins_before_what_was_interrupted_is_settled() -> None:
+    rig = Rig()
+    rig.lane.begin("op-1")
+    rig.kill()
+    with pytest.raises(InvalidInput, match="'op-1' was interrupted in this lane"):
+        rig.lane.begin("op-2")
+    with pytest.raises(Fenced):
+        rig.lane.resume("op-2")
+    rig.lane.recover()
+    rig.lane.begin("op-2").end()
+
+
+def test_ids_of_calls_may_be_used_again() -> None:
+    """Some models count their calls from 0 in every message."""
+    rig = Rig()
+    operation = rig.lane.begin("op")
+    call = {"type": "toolCall", "id": "call_0", "name": "bash", "arguments": {}}
+    for number in range(3):
+        operation.response(f"e{number}").settle({**message_of(""), "content": [call], "stopReason": "toolUse"})
+        tool = operation.tool(f"e{number}.call_0", name="bash", call_id="call_0")
+        tool.write(f"output {number}")
+        if number < 2:
+            tool.settle()
+    rig.session.flush()
+    rig.kill()
+    (found,) = rig.lane.recover()
+    results = [message for message in rig.lane.history() if message["role"] == "toolResult"]
+    assert [result["toolCallId"] for result in results] == ["call_0"] * 3
+    assert [result["isError"] for result in results] == [False, False, True]
+    assert results[2]["content"][0]["text"].startswith("output 2\n[interrupted")
+    assert {result["toolName"] for result in results} == {"bash"}
+    assert all(result["timestamp"] > 0 for result in results)
+    assert len(found.answers()) == 1
+    with pytest.raises(Fenced):
+        rig.lane.resume("op")
+
+
+def test_a_call_and_a_response_may_have_one_name() -> None:
+    rig = Rig()
+    operation = rig.lane.begin("op")
+    operation.response("x").settle(message_of("a"))
+    tool = operation.tool("x")
+    tool.fail()
+    tool.settle()
+    assert [e.element["message"]["role"] for e in rig.session.read(rig.lane.entries)] == ["assistant", "toolResult"]
+    assert rig.session.read(rig.lane.entries)[1].element["message"]["isError"] is True
+    operation.end()
+
+
+def test_an_operation_is_aborted_as_it_is() -> None:
+    rig = Rig()
+    events: list[Any] = []
+    rig.lane.on(events.append)
+    operation = rig.lane.begin("op")
+    response = operation.response("e1")
+    for frame in frames_of("half"):
+        response.take(frame)
+    call = {"type": "toolCall", "id": "c", "name": "bash", "arguments": {}}
+    response.take({"type": "toolcall_start", "contentIndex": 1, "toolCall": call})
+    del events[:]
+    found = operation.abort()
+    assert [(m["role"], m.get("stopReason")) for m in rig.lane.history()] == [
+        ("assistant", "aborted"),
+        ("toolResult", None),
+    ]
+    assert found.response is not None and found.response.message["stopReason"] == "aborted"
+    assert [e["type"] for e in events] == ["message_start", "message_end"] * 2
+    assert recover(rig.session) == [] and rig.session.scopes() == [] and rig.lane.operation is None
+    for late in (lambda: response.take(frames_of("x")[-1]), operation.abort, response.settle):
+        with pytest.raises((Fenced, InvalidInput)):
+            late()

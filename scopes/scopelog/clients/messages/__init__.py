@@ -9,7 +9,7 @@ Layout, the pure part::
     streaming_json  parse_streaming_json: arguments from as much of their text as there is
                     (strict_json, repairing, partial_json: its three parts)
     copying         finite: NaN and the infinities to None; private copies
-    recovered       what an interrupted message is settled as, and what a provider takes
+    outcomes        what messages and tool outputs are settled as, and what a provider takes
     retention       the head or tail of a text within caps
     shapes          kinds of blocks, fields that travel, checks
 
@@ -40,6 +40,7 @@ from .frames_joining import join_frames
 from .lane import Lane
 from .operations import Operation
 from .outcomes import recovered_message, sendable_message
+from .reading import history
 from .recovering import RecoveredOperation, RecoveredResponse, RecoveredTool, recover
 from .reducing import apply_frame, current_message, fold
 from .responses import Response
@@ -64,6 +65,7 @@ __all__ = [
     "current_message",
     "finite",
     "fold",
+    "history",
     "join_frames",
     "parse_streaming_json",
     "recover",

@@ -7,16 +7,17 @@ threads. Cancelled, what was to be committed is either stored and settled, or ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidInput
 from scopelog_engine.writer import Receipt
 
-from ...addresses import SessionScope, Write
+from ...addresses import EphemeralScope, List, SessionScope, Write
 from ...aio import AsyncSession
 from ...session import given_as
 from .lane import Lane, Listener, Send
-from .operations import Operation
+from .operations import ABORTED, Operation
 from .recovering import RecoveredOperation
 from .responses import Response
 from .retention import TAIL, Retention
@@ -41,6 +42,34 @@ class AsyncLane:
         with self.sync._beginning(operation_id, writes) as (operation, commit):
             operation.began = (await self.session.commit(commit)).last
         return AsyncOperation(self, operation)
+
+    @property
+    def name(self) -> str:
+        return self.sync.name
+
+    @property
+    def entries(self) -> List[SessionScope]:
+        """See :attr:`Lane.entries`."""
+        return self.sync.entries
+
+    @property
+    def operation(self) -> AsyncOperation | None:
+        """The operation that runs."""
+        operation = self.sync.operation
+        return None if operation is None else AsyncOperation(self, operation)
+
+    @property
+    def state(self) -> Any:
+        """See :attr:`Lane.state`."""
+        return self.sync.state
+
+    def entry(self, entry_id: str, message: Json) -> Write[SessionScope]:
+        """See :meth:`Lane.entry`."""
+        return self.sync.entry(entry_id, message)
+
+    def history(self, *, limit: int | None = None) -> list[dict[str, Json]]:
+        """See :meth:`Lane.history`. Reads on the loop's thread."""
+        return self.sync.history(limit=limit)
 
     def resume(self, operation_id: str) -> AsyncOperation:
         """See :meth:`Lane.resume`. Reads on the loop's thread."""
@@ -74,16 +103,35 @@ class AsyncOperation:
     def id(self) -> str:
         return self.sync.id
 
+    @property
+    def scope(self) -> EphemeralScope:
+        return self.sync.scope
+
     def response(self, entry_id: str) -> AsyncResponse:
         """See :meth:`Operation.response`."""
         return AsyncResponse(self.lane.session, self.sync.response(entry_id))
 
     def tool(
-        self, invocation_id: str, *, keep: Retention = TAIL, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES
+        self,
+        invocation_id: str,
+        *,
+        name: str = "",
+        call_id: str | None = None,
+        keep: Retention = TAIL,
+        max_bytes: int = MAX_BYTES,
+        max_lines: int = MAX_LINES,
     ) -> AsyncToolSink:
-        """See :meth:`Operation.tool`."""
-        sink = self.sync.tool(invocation_id, keep=keep, max_bytes=max_bytes, max_lines=max_lines)
+        """See :meth:`Operation.tool`. Reads on the loop's thread what was stored of it."""
+        sink = self.sync.tool(
+            invocation_id, name=name, call_id=call_id, keep=keep, max_bytes=max_bytes, max_lines=max_lines
+        )
         return AsyncToolSink(self.lane.session, sink)
+
+    async def abort(self, reason: str = ABORTED) -> RecoveredOperation:
+        """See :meth:`Operation.abort`."""
+        with self.sync._aborting(reason) as (found, commit):
+            await self.lane.session.commit(commit)
+        return found
 
     async def end(self, writes: Iterable[Write[SessionScope]] = ()) -> Receipt | None:
         """See :meth:`Operation.end`."""
@@ -152,6 +200,11 @@ class AsyncToolSink(_AsyncSettling):
         self.sync = sink
 
     @property
+    def text(self) -> str:
+        """See :attr:`ToolSink.text`."""
+        return self.sync.text
+
+    @property
     def output(self) -> dict[str, Json]:
         """See :attr:`ToolSink.output`."""
         return self.sync.output
@@ -163,6 +216,10 @@ class AsyncToolSink(_AsyncSettling):
     def detail(self, details: Json) -> int | None:
         """See :meth:`ToolSink.detail`."""
         return self.sync.detail(details)
+
+    def fail(self) -> None:
+        """See :meth:`ToolSink.fail`."""
+        self.sync.fail()
 
     async def checkpoint(self, memos: Mapping[str, Json] | None = None) -> Receipt | None:
         """See :meth:`ToolSink.checkpoint`."""
