@@ -8,6 +8,8 @@ Layout::
     revisions   diff_revisions(): ops between two immutable revisions
     joining     join_batches(): a coalescer for lists of encoded batches
     tracker     track(), Tracker: ops from mutations of plain dicts and lists
+                (tracked, tracked_list, node: the views; recording: from changes to ops; values: what may be tracked;
+                textbuffer: a text under construction)
     overlap     overlap(): how much of a string's end begins another
     texts       append_text(), drop_text(): a text's end and front, without comparing the rest
     utf16       strings measured in UTF-16 units

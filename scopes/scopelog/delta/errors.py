@@ -1,6 +1,7 @@
-"""What is wrong with an op, or with where it points. All three are raised before the op has any effect.
+"""What is wrong with an op, or with where it points. All three are raised before the op, or the change, has any effect.
 
-After any of them the stream is of no use: drop the replica and the decoder, and start again at a base.
+Of a stream that an applier or a decoder has refused nothing more can be used: drop the replica and the decoder, and
+start again at a base. Trackers raise the first two for changes that no op could tell; they go on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from scopelog_engine.errors import InvalidInput
 
 
 class InvalidOp(InvalidInput, TypeError):
-    """An op of the wrong shape: no tuple, an unknown verb, a wrong number or kind of arguments (Chord: TypeError)."""
+    """An op of the wrong shape: no list, an unknown verb, a wrong number or kind of arguments (Chord: TypeError)."""
 
 
 class UnsafePathError(InvalidInput, ValueError):

@@ -1,6 +1,6 @@
 """How much of the end of one text is the beginning of another: what turns a sliding window into ``t`` and ``a``.
 
-Source: messages-and-delta.md, B.4 (Chord's search, with its limits).
+Source: Chord 0.87.1 (Chord's search, with its limits).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Four rules keep a batch right, and small:
 - A record is dropped at the flush if its container has left the tree or was covered by a later record.
 
 More than ``MAX_RECORDS`` records become one ``r``, and while an ``r`` is due nothing is recorded.
-Source: messages-and-delta.md, B.4; the order of ops is not Chord's in every case, which no reader may rely on.
+Source: Chord 0.87.1, ``track``; the order of ops is not Chord's in every case, which no reader may rely on.
 """
 
 from __future__ import annotations

@@ -1,0 +1,265 @@
+"""This machine's own Engram server: whose it is, joined where it runs, started where it does not, healed later.
+
+With a configured url none of this happens: no identity is read, nothing is probed, started or healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from .config import MemoryConfig
+from .errors import EngramError, ServerRefused, ServerUnavailable
+from .flight import SharedFlight
+from .processes import Child, EngramProcess, ask
+from .replies import INSTANCE, PROBE_TIMEOUT, Probe
+
+POLL: Final = 0.1  # seconds between two looks at a server that starts
+BACKOFF: Final = 1.0  # seconds a failed start is remembered, doubled up to the next
+MAX_BACKOFF: Final = 60.0
+HEAL_EVERY: Final = 30.0  # seconds between two healing starts
+
+Spawn = Callable[[Sequence[str], Mapping[str, str]], Child]
+Ask = Callable[[Sequence[str], Mapping[str, str], float], Awaitable[tuple[int, bytes]]]
+
+_log = logging.getLogger(__name__)
+
+
+class Prober(Protocol):
+    """What is asked of a transport."""
+
+    async def probe(self, expected_instance: str | None, *, timeout: float = ...) -> Probe:
+        """One look at /health."""
+
+
+class ServerKeeper:
+    """Sees to it that the server at the configured port runs and is this machine's own.
+
+    One event loop. ``clock`` counts monotonic seconds. The identity is read once and kept. A server that was started
+    outlives this object; a child that did not become the server is terminated.
+    """
+
+    def __init__(
+        self,
+        config: MemoryConfig,
+        prober: Prober,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spawn: Spawn = EngramProcess,
+        ask: Ask = ask,
+        heal_every: float = HEAL_EVERY,
+    ) -> None:
+        self.config = config
+        self._prober = prober
+        self._environ = environ
+        self._clock = clock
+        self._sleep = sleep
+        self._spawn = spawn
+        self._ask = ask
+        self._heal_every = heal_every
+        self._instance: str | None = None
+        self._ready = False
+        self._failure: EngramError | None = None
+        self._again_at = 0.0  # a failed start is not repeated before
+        self._backoff = BACKOFF
+        self._heal_at = 0.0  # no healing start before
+        self._starts: SharedFlight[None] = SharedFlight()
+        self._heals: SharedFlight[bool] = SharedFlight()
+        self._children: list[Child] = []  # to be reaped
+
+    @property
+    def instance(self) -> str | None:
+        """This machine's instance id, once it was read; None before, and always with a url."""
+        return self._instance
+
+    async def ensure(self) -> None:
+        """Return once the server runs and is ours. Concurrent callers share one start; a good one is final until a
+        heal fails. A failed start is raised again, without another try, for 1 s, doubled up to 60 s.
+
+        :raises ServerRefused: another instance's server, or an identity that cannot be read.
+        :raises ServerUnavailable: nothing could be started, or not in time.
+        """
+        if self._ready or self.config.url is not None:
+            return
+        if self._failure is not None and not self._starts.running and self._clock() < self._again_at:
+            raise self._failure.again() from self._failure
+        await self._starts.join(self._start)
+
+    async def heal(self) -> bool:
+        """Whether the server is back after a refused connection; for ``Transport.heal``.
+
+        Starts it again at most once each ``heal_every`` seconds, shared by all who ask. In between only a look tells:
+        it may be back through somebody else's heal. A heal that fails makes the next :meth:`ensure` start anew.
+        """
+        if self.config.url is not None:
+            return False
+        if not self._heals.running and not self._ready:  # a start is ensure's business: at most wait for its outcome
+            return self._starts.running and await self._restarted()
+        if not self._heals.running and self._clock() < self._heal_at:
+            return (await self._prober.probe(self._instance, timeout=PROBE_TIMEOUT)).state == "ready"
+        return await self._heals.join(self._heal)
+
+    async def aclose(self) -> None:
+        """Give up a start in flight and terminate its child. A server that was started lives on."""
+        await self._heals.abandon()
+        await self._starts.abandon()
+        self._reap()
+
+    # --- one start --------------------------------------------------------------------------------
+
+    async def _heal(self) -> bool:
+        self._heal_at = self._clock() + self._heal_every
+        self._ready = False  # until proved otherwise nobody may take this port for ours
+        return await self._restarted()
+
+    async def _restarted(self) -> bool:
+        try:
+            await self._starts.join(self._start)
+        except EngramError as error:
+            _log.warning("the memory server could not be brought back: %s", error.cause)
+            return False
+        return True
+
+    async def _start(self) -> None:
+        self._reap()
+        try:
+            await self._establish(self._clock() + self.config.startup_timeout_ms / 1000)
+        except EngramError as error:
+            self._failure = error
+            self._again_at = self._clock() + self._backoff
+            self._backoff = min(2 * self._backoff, MAX_BACKOFF)
+            raise
+        self._failure = None
+        self._backoff = BACKOFF
+        self._ready = True
+
+    async def _establish(self, deadline: float) -> None:
+        if self._instance is None:
+            self._instance = await self._identity(deadline)
+        first = await self._look(deadline)
+        if first == "ready":
+            return
+        failed = await self._serve(deadline)
+        if failed is None:
+            return
+        if first == "indeterminate" or failed.waited_for:
+            # somebody listens who may yet turn out to be ours; a refusal gets no such grace
+            while self._clock() < deadline:
+                await self._sleep(POLL)
+                if await self._look(deadline) == "ready":
+                    return
+        raise await self._explain(failed.error)
+
+    async def _serve(self, deadline: float) -> _Failed | None:
+        """Start a child and wait until it, or whoever was quicker, is ready; else why not."""
+        argv = [self.config.binary, "serve", str(self.config.port)]
+        environ = {name: value for name, value in self._environ.items() if name != "ENGRAM_SOCKET"}
+        environ["ENGRAM_PORT"] = str(self.config.port)  # a port from the file is unknown to the child otherwise
+        try:
+            child = self._spawn(argv, environ)
+        except (OSError, ValueError) as error:
+            return _Failed(_unavailable(f"{self.config.binary!r} could not be started ({_why(error)})"))
+        kept = False
+        self._children.append(child)
+        try:
+            while True:
+                await self._sleep(POLL)
+                if await self._look(deadline) == "ready":
+                    kept = True
+                    return None
+                status = child.poll()
+                if status is not None:
+                    # once more after the exit: two that start together find one port, and the loser ends
+                    state = await self._look(deadline)
+                    if state == "ready":
+                        return None
+                    ended = _unavailable(f"the memory server ended with status {status} before it was ready")
+                    return _Failed(ended, waited_for=state == "indeterminate")
+                if self._clock() >= deadline:
+                    limit = self.config.startup_timeout_ms
+                    return _Failed(_unavailable(f"the memory server was not ready within {limit} ms"))
+        finally:
+            # on every way out but success, a cancellation included: no child is left behind that nobody uses
+            if not kept:
+                child.terminate()
+
+    async def _look(self, deadline: float) -> str:
+        """The state a probe finds; a server that is not ours ends the start at once."""
+        timeout = min(PROBE_TIMEOUT, max(deadline - self._clock(), 0.05))
+        state = (await self._prober.probe(self._instance, timeout=timeout)).state
+        if state == "foreign":
+            raise ServerRefused(
+                f"the server at {self.config.base_url} is not this machine's Engram instance (ownership mismatch)",
+                "stop it, choose another port, or set ENGRAM_URL to use it as it is",
+            )
+        return state
+
+    async def _identity(self, deadline: float) -> str:
+        environ = {**self._environ, "ENGRAM_NO_UPDATE_CHECK": "1"}
+        limit = max(deadline - self._clock(), 0.0)
+        try:
+            status, said = await self._ask([self.config.binary, "instance-id"], environ, limit)
+        except TimeoutError:
+            raise _unreadable("it did not end in time") from None
+        except (OSError, ValueError) as error:
+            raise _unreadable(_why(error)) from error
+        if status != 0:
+            raise _unreadable(f"exit status {status}")
+        text = said.decode("ascii", "replace").strip()
+        if not INSTANCE.fullmatch(text):
+            raise _unreadable("it printed something else than 32 lower-case hex digits")
+        return text
+
+    async def _explain(self, error: ServerUnavailable) -> ServerUnavailable:
+        """The failure, or that a server is there after all, at a socket, which the bridge does not speak to."""
+        path = self._environ.get("ENGRAM_SOCKET", "").strip()
+        if not path or not await _listens(path):
+            return error
+        better = ServerUnavailable(
+            f"a memory server listens at the socket {path!r} only, and {error.cause}",
+            "start it with a TCP port instead of ENGRAM_SOCKET, or set ENGRAM_URL to one that has a port",
+        )
+        better.__cause__ = error
+        return better
+
+    def _reap(self) -> None:
+        self._children = [child for child in self._children if child.poll() is None]
+
+
+class _Failed:
+    """Why no child became the server; ``waited_for``: somebody else was at the port, and did not answer yet."""
+
+    def __init__(self, error: ServerUnavailable, *, waited_for: bool = False) -> None:
+        self.error = error
+        self.waited_for = waited_for
+
+
+def _unavailable(cause: str) -> ServerUnavailable:
+    return ServerUnavailable(cause, "run `engram serve` to see why, or set ENGRAM_URL to a server that runs")
+
+
+def _unreadable(why: str) -> ServerRefused:
+    return ServerRefused(
+        f"the identity of this machine's Engram instance could not be read with `engram instance-id` ({why})",
+        "install a current engram, set ENGRAM_BIN to it, or set ENGRAM_URL to use a server without this check",
+    )
+
+
+def _why(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+
+
+async def _listens(path: str) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT):
+            _, writer = await asyncio.open_unix_connection(path)
+    except (OSError, ValueError):
+        return False
+    writer.close()
+    return True
