@@ -4,7 +4,7 @@
 - handed: ``wchar`` of its /proc entry, read when it has ended and before it is reaped, less a baseline;
 - syncs: fsync, fdatasync, sync_file_range and msync calls that strace sees, those of directories included;
 - device: sectors written, from /proc/diskstats, up to and including a sync of the whole file system, less what the
-  idle machine writes in that time.
+  idle machine writes in that time; not told if that is most of them, for it is noise then.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Probe:
             seconds = time.perf_counter() - started
             os.sync()
             whole = time.perf_counter() - started
-            device = None if sectors is None else (self._sectors() or 0) - sectors
+            device = None if sectors is None else _quiet((self._sectors() or 0) - sectors, idle * whole)
             kept = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
         if baseline is not None:
             with self._directory() as directory:
@@ -71,7 +71,7 @@ class Probe:
             kept=kept,
             handed=handed,
             syncs=self._syncs(command),
-            device=None if device is None else max(0, round(device * _SECTOR - idle * whole)),
+            device=device,
             seconds=seconds,
         )
 
@@ -139,6 +139,12 @@ class Probe:
             rate = ((self._sectors() or 0) - (before or 0)) * _SECTOR / (time.perf_counter() - started)
             self._idle = rate
         return self._idle
+
+
+def _quiet(sectors: int, noise: float) -> int | None:
+    """Bytes that a contestant's share of the sectors holds; None if others wrote more of them."""
+    written = sectors * _SECTOR
+    return None if noise > written / 2 else round(written - noise)
 
 
 def _placed(command: Sequence[str], directory: Path) -> list[str]:

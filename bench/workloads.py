@@ -145,9 +145,8 @@ class Recorder:
         if self._operation is None:
             due = self._due
             assert due is not None
-            operation = f"op-{due.op}"
-            prompt: Json = {"entryId": f"u{due.op}", "runId": operation, "message": text_message("user", due.prompt)}
-            self._operation = self.lane.begin(operation, [self.lane.entries.append(prompt)])
+            prompt = self.lane.entry(f"u{due.op}", text_message("user", due.prompt))
+            self._operation = self.lane.begin(f"op-{due.op}", [prompt])
             self._due = None
             self.commits += 1
         return self._operation

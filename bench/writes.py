@@ -200,7 +200,7 @@ def _compare(
     label = f"{measure.name}, {letter}"
     product, rival = measure.figure(ours), measure.figure(theirs)
     if product is None or rival is None:
-        return Skipped(f"{label} against {name}", "this machine has no strace, or its kernel does not list the device")
+        return Skipped(f"{label} against {name}", "no strace, the device is not listed by the kernel, or is not quiet")
     return Row(label, product, name, rival, measure.unit, target, note=note)
 
 

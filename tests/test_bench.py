@@ -23,6 +23,7 @@ from bench.kept import Kept
 from bench.latency import records_of
 from bench.op_rows import SqliteRows, record_op_rows
 from bench.pi import Pi
+from bench.probe import _quiet
 from bench.results import Row, table
 from bench.workloads import (
     TOOL_OUTPUT_KEPT,
@@ -83,7 +84,7 @@ def test_one_response_is_two_commits_and_leaves_no_scope(store_path: Path) -> No
             assert session.scopes() == []
         with store.reader("s") as reader:
             assert _settled(reader) == ["Write.", "".join(record.d for record in records)]
-            assert reader.scan("messages.operations") == [] and reader.scan("pi") == []
+            assert recover(reader) == [] and reader.scan("pi") == []
 
 
 def test_an_operation_may_end_after_its_last_settlement(store_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_an_operation_may_end_after_its_last_settlement(store_path: Path) -> Non
     clock = ManualClock()
     with Store.open(store_path, window_ms=200, clock=clock) as store, store.session("s") as session:
         recorder = Recorder(session)
-        running = [len(session.scan("messages.operations")) for _ in steps(records, recorder, clock)]
+        running = [len(recover(session)) for _ in steps(records, recorder, clock)]
         assert [record.k for record in records[-4:]] == ["msg", "barrier", "opend", "barrier"]
         assert running[-4:] == [1, 1, 0, 0]
         assert recorder.commits == 3
@@ -193,7 +194,7 @@ def test_a_tool_run_settles_message_result_and_state(store_path: Path, tmp_path:
         with store.reader("s") as reader:
             window = ("a" * 40_000 + "b" * 20_000)[-TOOL_OUTPUT_KEPT:]
             assert _settled(reader) == ["List them.", "I will.", window]
-            assert reader.scan("messages.operations") == [] and reader.scan("pi") == []
+            assert recover(reader) == [] and reader.scan("pi") == []
 
 
 def _rows(path: Path, query: str) -> list[Any]:
@@ -251,6 +252,12 @@ def test_every_contestant_records_a_small_workload(tmp_path: Path) -> None:
         contestant(synthetic_tools(1, checkpoints=3), directory, 200)
         kept = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
         assert (kept == 0) == (name == "nothing"), name
+
+
+def test_device_bytes_are_told_if_they_are_not_noise() -> None:
+    assert _quiet(100, 1_000) == 50_200
+    assert _quiet(0, 0) == 0
+    assert _quiet(100, 25_601) is None  # more than half of it is what the idle machine writes
 
 
 def test_verdicts_follow_the_direction_of_the_target() -> None:

@@ -49,7 +49,7 @@ def test_frames_settle_at_the_next_start_and_at_the_end(store_path: Path, tmp_pa
     assert (last["lines"], last["written"], last["recovered"]) == (len(sample()) + 2, len(sample()) + 2, 0)
     assert messages(store_path) == [folded(FIRST, "toolUse"), folded(SECOND, "stop")]
     first, second = settled(store_path)
-    assert first["runId"] == second["runId"] == "record-1" and first["entryId"] != second["entryId"]
+    assert [first["entryId"], second["entryId"]] == ["record-1.1", "record-1.2"]
     assert left_over(store_path) == []
 
 

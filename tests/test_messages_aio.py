@@ -41,7 +41,7 @@ def test_many_lanes_stream_at_once() -> None:
             assert replica.value == {"operation": None} and session.scopes() == []
             for n, lane in enumerate(lanes):
                 tool, message = [element.element for element in await session.read(lane.sync.entries)]
-                assert tool["invocationId"] == "t" and text_of(message["message"]) == f"This is {n}"
+                assert tool["entryId"] == "t" and text_of(message["message"]) == f"This is {n}"
 
     asyncio.run(main())
 

@@ -61,7 +61,7 @@ class Lane:
         self.session: Final = session
         self.name: Final = name
         self.entries: Final = entries(name)
-        """The list of the lane's settled messages: ``{"entryId", "runId", "message"}``."""
+        """The list of the lane's settled messages: ``{"entryId", "message"}``."""
         self.operation: Operation | None = None
         """The operation that runs."""
         self._coming: str | None = None  # the id of one that is about to

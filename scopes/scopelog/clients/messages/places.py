@@ -3,7 +3,7 @@
 =====================  ==========  ==========================  ===========================================
 namespace              scope       key                         holds
 =====================  ==========  ==========================  ===========================================
-messages.entries       session     lane                        list: ``{entryId, runId, message}``, settled
+messages.entries       session     lane                        list: ``{entryId, message}``, settled
 messages.operations    session     lane                        value: ``{operation}`` while one runs in the lane
 pendingAssistantOutput operation   entry id                    list of encoded op batches, bases tagged base
 pendingToolOutput      operation   invocation id               the same of a tool's output

@@ -17,7 +17,7 @@ _STREAM_PAGE: Final = 10_000
 _ENTRY_PAGE: Final = 256
 
 Entry: TypeAlias = dict[str, Json]
-"""A settled message: ``{"entryId", "runId", "message"}``, a tool's with its ``"invocationId"``."""
+"""A settled message: ``{"entryId", "message"}``. That of a tool result is its invocation's id."""
 
 
 class Source(Protocol):
@@ -104,9 +104,9 @@ def entries_since(source: Source, target: List[SessionScope], sequence: int) -> 
 
 def settled_name(entry: Entry) -> tuple[str, str]:
     """What an entry settles: the kind and the name of a tool's invocation, or of a response."""
-    if "invocationId" in entry:
-        return "tool", str(entry["invocationId"])
-    return "response", str(entry.get("entryId"))
+    message = entry.get("message")
+    tool = isinstance(message, dict) and message.get("role") == "toolResult"
+    return "tool" if tool else "response", str(entry.get("entryId"))
 
 
 def history(source: Source, lane: str = "main", *, limit: int | None = None) -> list[dict[str, Json]]:

@@ -109,7 +109,7 @@ class RecoveredOperation:
         own = answers.pop() if streaming else []
         found = [self._entry(answer, number) for number, those in enumerate(answers) for answer in those]
         if self.response is not None:
-            found.append({"entryId": self.response.entry_id, "runId": self.id, "message": self.response.message})
+            found.append({"entryId": self.response.entry_id, "message": self.response.message})
         return found + [self._entry(answer, len(answers)) for answer in own]
 
     def ended_as(self, stop_reason: str, error: str) -> RecoveredOperation:
@@ -144,7 +144,7 @@ class RecoveredOperation:
         call = answer["toolCallId"]
         taken = {entry.get("entryId") for entry in self.entries}
         name = call if call not in taken else f"{call}#{number}"
-        return {"entryId": name, "runId": self.id, "invocationId": name, "message": answer}
+        return {"entryId": name, "message": answer}
 
     def end_writes(self) -> list[Write[SessionScope]]:
         """What ends it, in the commit that they are part of."""

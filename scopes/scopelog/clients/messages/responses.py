@@ -147,7 +147,7 @@ class Response(Settling):
         return message
 
     def _entry(self, message: Json) -> dict[str, Json]:
-        return {"entryId": self.id, "runId": self.operation.id, "message": message}
+        return {"entryId": self.id, "message": message}
 
     def _leave(self) -> None:
         self._lane._follow_response(None)

@@ -163,12 +163,12 @@ class ToolSink(Settling):
     def _message(self, message: Json) -> Json:
         if message is None:
             return tool_result(self.call_id, self.output, self.name, self._lane._now(), is_error=self._failed)
-        if not isinstance(message, dict):
-            raise InvalidInput(f"the message is a {type(message).__name__}, not a dict", "pass a tool result message")
+        if not isinstance(message, dict) or message.get("role") != "toolResult":
+            raise InvalidInput("the message is no dict of role 'toolResult'", "pass a tool result message, or none")
         return message
 
     def _entry(self, message: Json) -> dict[str, Json]:
-        return {"entryId": self.id, "runId": self.operation.id, "invocationId": self.id, "message": message}
+        return {"entryId": self.id, "message": message}
 
     def _leave(self) -> None:
         self._lane._follow_tool(self.id, None)
