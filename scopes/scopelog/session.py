@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
@@ -159,6 +159,7 @@ class Session(_Reads):
         super().__init__(writer)
         self._writer = writer
         self._append = writer.append
+        self._lanes: dict[str, Any] = {}  # of scopelog.clients.messages: one object for each
 
     @property
     def id(self) -> str:

@@ -97,9 +97,8 @@ class ServerKeeper:
         Starts it again at most once each ``heal_every`` seconds, shared by all who ask. In between only a look tells:
         it may be back through somebody else's heal. A heal that fails makes the next :meth:`ensure` start anew.
         """
-        if self.config.url is not None:
-            return False
-        if not self._heals.running and not self._ready:  # a start is ensure's business: at most wait for its outcome
+        # before a good start, and so always with a url: a start is ensure's business, at most its outcome is waited for
+        if not self._heals.running and not self._ready:
             return self._starts.running and await self._restarted()
         if not self._heals.running and self._clock() < self._heal_at:
             return (await self._prober.probe(self._instance, timeout=PROBE_TIMEOUT)).state == "ready"

@@ -249,9 +249,8 @@ class Transport:
                 follow_redirects=False,  # a redirect would carry the token and the body elsewhere
                 verify=self.config.base_url.startswith("https:"),  # loading certificates is slow
                 timeout=None,  # one limit for the whole attempt, set around it
-                # a connection for each request: one that the server has closed meanwhile would make a write's outcome
-                # unknown, and after a restart the refusal that proves non-delivery would not be seen
-                limits=httpx2.Limits(max_keepalive_connections=0),
+                # Connection: close, a new one for each request: one that the server has closed meanwhile would make a
+                # write's outcome unknown, and after a restart the refusal that proves non-delivery would not be seen
                 headers={"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"},
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             )
@@ -289,7 +288,7 @@ def is_refusal(error: BaseException) -> bool:
         if isinstance(item, ConnectionRefusedError):
             return True
         if isinstance(item, BaseException):
-            todo += [item.__cause__, item.args, getattr(item, "exceptions", None)]
+            todo += [item.__cause__, item.args]  # a group holds its members in its arguments
         elif isinstance(item, (list, tuple)):
             todo += item
     return False

@@ -77,11 +77,16 @@ class AsyncLane:
 
     async def recover(self) -> list[RecoveredOperation]:
         """See :meth:`Lane.recover`. Reads on the loop's thread."""
-        found = self.sync._interrupted()
-        for operation in found:
-            with self.sync._recovering(operation) as commit:
-                await self.session.commit(commit)
-        return found
+        with self.sync._recovery() as found:
+            for operation in found:
+                with self.sync._recovering(operation) as commit:
+                    await self.session.commit(commit)
+            return found
+
+    async def flush(self) -> None:
+        """See :meth:`Lane.flush`."""
+        self.sync._write_all()
+        await self.session.flush()
 
     def on(self, listener: Listener) -> Callable[[], None]:
         """See :meth:`Lane.on`."""
@@ -223,11 +228,11 @@ class AsyncToolSink(_AsyncSettling):
 
     async def checkpoint(self, memos: Mapping[str, Json] | None = None) -> Receipt | None:
         """See :meth:`ToolSink.checkpoint`."""
-        commit = self.sync._checkpointing(memos)
-        if commit:
-            return await self._session.commit(commit)
-        await self._session.flush()
-        return None
+        with self.sync._checkpointing(memos) as commit:
+            if commit:
+                return await self._session.commit(commit)
+            await self._session.flush()
+            return None
 
     async def memo(self, name: str, default: Json = None) -> Json:
         """See :meth:`ToolSink.memo`."""

@@ -42,6 +42,7 @@ Event: TypeAlias = dict[str, Json]
 Listener: TypeAlias = Callable[[Event], object]
 Send: TypeAlias = Callable[[list[Json]], object]
 
+_MAKING: Final = threading.Lock()
 _RESPONSE: Final = ("streamingMessage", "frameState")
 
 
@@ -64,13 +65,14 @@ class Lane:
         """The list of the lane's settled messages: ``{"entryId", "message"}``."""
         self.operation: Operation | None = None
         """The operation that runs."""
-        self._coming: str | None = None  # the id of one that is about to
+        self._coming = ""  # what keeps operations from beginning: one that is about to, or a recovery
         self._lock: Final = threading.RLock()
         """Held by whoever changes the lane."""
         self._tracker: Tracker = track({"operation": None})
         self._tracker.flush()
         self._response: Stream | None = None
         self._tools: dict[str, Stream] = {}
+        self._telling = False  # listeners or replicas: they must not change what they are told
         self._torn = False  # whether a flush was interrupted: nobody knows then who has got what
         self._listeners: list[Listener] = []
         self._replicas: list[_Replica] = []
@@ -111,17 +113,24 @@ class Lane:
     @contextmanager
     def _coming_in(self, operation_id: str) -> Iterator[Operation]:
         """An operation that no other can come before; it runs in the lane once the block has ended well."""
-        with self._lock:
-            before = self._coming or (self.operation.id if self.operation is not None else None)
-            if before is not None:
-                raise _runs(before)
+        with self._claim(f"the operation {operation_id!r}"):
             operation = Operation(self, operation_id)
-            self._coming = operation_id
-        try:
             yield operation
             self._enter(operation)
+
+    @contextmanager
+    def _claim(self, what: str) -> Iterator[None]:
+        """Nothing else begins, resumes or recovers until the block has ended."""
+        with self._lock:
+            self._check_not_telling()
+            before = self._coming or (f"the operation {self.operation.id!r}" if self.operation is not None else "")
+            if before:
+                raise InvalidInput(f"{before} runs", "end it first")
+            self._coming = what
+        try:
+            yield
         finally:
-            self._coming = None
+            self._coming = ""
 
     def resume(self, operation_id: str) -> Operation:
         """Go on with an operation that a crash has interrupted. Its tools find their output again; a response begins
@@ -147,18 +156,17 @@ class Lane:
 
         Raises what :meth:`Session.commit` and reads raise, and :class:`InvalidInput` while an operation runs.
         """
-        found = self._interrupted()
-        for operation in found:
-            with self._recovering(operation) as commit:
-                self.session.commit(commit)
-        return found
+        with self._recovery() as found:
+            for operation in found:
+                with self._recovering(operation) as commit:
+                    self.session.commit(commit)
+            return found
 
-    def _interrupted(self) -> list[RecoveredOperation]:
+    @contextmanager
+    def _recovery(self) -> Iterator[list[RecoveredOperation]]:
         """What :meth:`recover` settles. Raises :class:`InvalidInput` while an operation runs in the lane."""
-        with self._lock:
-            if self.operation is not None:
-                raise _runs(self.operation.id)
-            return self._unsettled()
+        with self._claim("a recovery"):
+            yield self._unsettled()
 
     def _unsettled(self) -> list[RecoveredOperation]:
         return [one for one in recover(self.session) if one.lane == self.name]
@@ -214,6 +222,7 @@ class Lane:
                 self._response = None
                 self._tools.clear()
                 self.state["operation"] = None
+                self._tracker.rebase()  # a base for the replicas: their codecs forget the operation's paths
                 self._hand_out()
                 self.operation = None
 
@@ -272,6 +281,29 @@ class Lane:
         """A change was interrupted: what it did is in the value, but maybe not in the ops."""
         self._torn = True
         self._tracker.rebase()
+
+    def flush(self) -> None:
+        """Barrier: when it returns, all that was taken before is stored, also what a failure had kept from it.
+
+        Raises what :meth:`Session.flush` and :meth:`Session.append` raise.
+        """
+        self._write_all()
+        self.session.flush()
+
+    def _write_all(self) -> None:
+        with self._lock:
+            self._hand_out()
+            for stream in (self._response, *self._tools.values()):
+                if stream is not None:
+                    stream.catch_up()
+
+    def _check_not_telling(self) -> None:
+        """Raise :class:`InvalidInput` in a call that a listener or a replica makes."""
+        if self._telling:
+            raise InvalidInput(
+                "a listener or a replica calls the lane that tells it",
+                "note what is to be done, and do it once the call that told it has returned",
+            )
 
     def _route(self, op: Op) -> None:
         if op[0] == "r" or len(op[1]) < 2:
@@ -334,13 +366,17 @@ class Lane:
 
     def _emit(self, events: Sequence[Event], audience: list[Listener]) -> None:
         """Tell the listeners, who are taken out of ``audience`` one by one: nobody is told twice."""
-        while audience:
-            listener = audience.pop()
-            for event in events:
-                try:
-                    listener(event)
-                except Exception:  # noqa: BLE001 - a listener's own: what it looks on at goes on
-                    _log.exception("a listener failed at %s", event["type"])
+        before, self._telling = self._telling, True
+        try:
+            while audience:
+                listener = audience.pop()
+                for event in events:
+                    try:
+                        listener(event)
+                    except Exception:  # noqa: BLE001 - a listener's own: what it looks on at goes on
+                        _log.exception("a listener failed at %s", event["type"])
+        finally:
+            self._telling = before
 
     def _give_up(self, replica: _Replica) -> None:
         """The replica has failed."""
@@ -358,12 +394,11 @@ class _Replica:
 
     def send(self, ops: list[Op]) -> None:
         batch = self._encoder.encode(ops)
+        before, self._lane._telling = self._lane._telling, True
         try:
             self._send(batch)
         except Exception:  # noqa: BLE001 - the transport's own: what it looks on at goes on
             _log.exception("a replica failed and is given up")
             self._lane._give_up(self)
-
-
-def _runs(operation_id: str) -> InvalidInput:
-    return InvalidInput(f"the operation {operation_id!r} runs", "end it first, or go on with it: Lane.resume")
+        finally:
+            self._lane._telling = before

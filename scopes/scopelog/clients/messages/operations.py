@@ -16,12 +16,13 @@ from .reading import entries_since, settled_name
 from .recovering import RecoveredOperation
 from .responses import Response
 from .retention import HEAD, TAIL, Kept, Retention
-from .settling import Phase, list_of_writes
+from .settling import Phase, Settling, list_of_writes
 from .tools import MAX_BYTES, MAX_LINES, ToolSink
 
 if TYPE_CHECKING:
     from .lane import Lane
 
+MAX_NAME_BYTES: Final = 512  # of the ids of responses and invocations
 ABORTED: Final = "The response was aborted; what had been received is kept."
 
 
@@ -43,14 +44,22 @@ class Operation:
         self.current: Response | None = None
         """The response that streams."""
         self._settled: set[tuple[str, str]] = set()  # kinds and names
+        self._children: dict[tuple[str, str], Settling] = {}  # what is not settled
+        self._checkpoints = 0  # being stored
 
     def response(self, entry_id: str) -> Response:
         """Begin a response of the model, which takes the place of the one before; ``entry_id`` is its entry's.
 
-        Raises :class:`Fenced` if an entry of that id is settled already, or if the operation has ended.
+        Raises :class:`Fenced` if an entry of that id is settled already, or if the operation has ended;
+        :class:`InvalidInput` while the one before is being settled.
         """
         with self.lane._changing():
             self._check_new("response", entry_id)
+            before = self.current
+            if before is not None:
+                if before.phase is Phase.SETTLING:
+                    raise _under_way(f"the response {before.id!r} is being settled")
+                before._supersede()
             self.current = Response(self, entry_id)
             return self.current
 
@@ -88,7 +97,8 @@ class Operation:
         """End the operation in one commit that holds ``writes`` and retires its scope. What is not settled is dropped.
 
         Returns None if an earlier call that raised had stored that after all. Raises :class:`Fenced` if it has ended,
-        and what :meth:`Session.commit` raises; it runs on then.
+        :class:`InvalidInput` while something of it is being stored, and what :meth:`Session.commit` raises; it runs on
+        then.
         """
         with self._ending(writes) as commit:
             return self.lane.session.commit(commit) if commit else None
@@ -109,12 +119,13 @@ class Operation:
     @contextmanager
     def _ending(self, writes: Iterable[Write[SessionScope]]) -> Iterator[list[Write[SessionScope]]]:
         """What to commit to end the operation, nothing if that is done; it has ended once the block has ended well."""
+        more = list_of_writes(writes)
         with self.lane._lock:
             commit: list[Write[SessionScope]] = []
             if self.phase is not Phase.UNSURE or not self._is_over():
                 self._check_open()
-                commit = [*list_of_writes(writes), *self._end_writes()]
-            self.phase = Phase.SETTLING
+                commit = [*more, *self._closing()]
+                self.phase = Phase.SETTLING
         try:
             yield commit
             self._over()
@@ -127,12 +138,13 @@ class Operation:
         """What the operation was, and what to commit to abort it."""
         with self.lane._lock:
             self._check_open()
+            closing = self._closing()
             (found,) = self.lane._unsettled()
             found = found.ended_as("aborted", reason)
             entries = found.settlement()
             self.phase = Phase.SETTLING
         try:
-            yield found, [*(self.lane.entries.append(entry) for entry in entries), *self._end_writes()]
+            yield found, [*(self.lane.entries.append(entry) for entry in entries), *closing]
             with self.lane._lock:
                 self._over()
                 self.lane._tell_recovered(found, entries)
@@ -140,6 +152,20 @@ class Operation:
             if self.phase is not Phase.SETTLED:
                 self.phase = Phase.UNSURE
             raise
+
+    def _closing(self) -> list[Write[SessionScope]]:
+        """What ends the operation; nothing of it may be stored behind that.
+
+        Raises :class:`InvalidInput` while something of it is being stored.
+        """
+        for child in list(self._children.values()):
+            if child.phase is Phase.UNSURE:
+                child._resolve()
+            if child.phase is Phase.SETTLING:
+                raise _under_way(f"the {child.kind} {child.id!r} is being settled")
+        if self._checkpoints:
+            raise _under_way("a checkpoint is being stored")
+        return self._end_writes()
 
     def _end_writes(self) -> list[Write[SessionScope]]:
         """What ends the operation, in the commit that they are part of."""
@@ -155,7 +181,8 @@ class Operation:
         return running_operation(self.lane.session.get(running(self.lane.name))) != self.id
 
     def _check_open(self) -> None:
-        """Raise :class:`Fenced` unless it runs."""
+        """Raise :class:`Fenced` unless it runs, :class:`InvalidInput` in a listener's call."""
+        self.lane._check_not_telling()
         if self.phase is Phase.UNSURE:
             if self._is_over():
                 self._over()
@@ -167,6 +194,11 @@ class Operation:
     def _check_new(self, kind: str, name: str) -> None:
         self._check_open()
         check_name(f"id of the {kind}", name)
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise InvalidInput(f"the id of the {kind} takes over {MAX_NAME_BYTES} bytes", "use a shorter one")
+        child = self._children.get((kind, name))
+        if child is not None and child.phase is Phase.UNSURE:
+            child._resolve()
         if (kind, name) in self._settled:
             raise settled(kind, name)
 
@@ -181,4 +213,8 @@ class Operation:
     def _read_settled(self) -> None:
         """Learn from the store what this operation has settled: what stands behind its beginning in the lane."""
         found = entries_since(self.lane.session, self.lane.entries, self.began)
-        self._settled.update(settled_name(entry) for entry in found)
+        self._settled.update(settled_name(entry) for _, entry in found)
+
+
+def _under_way(what: str) -> InvalidInput:
+    return InvalidInput(what, "wait until that call has returned, then call again")

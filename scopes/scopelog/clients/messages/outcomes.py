@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from scopelog_engine.elements import Json
+from scopelog_engine.elements import Json, freeze
 
 from ...delta import utf16
+from ...errors import InvalidInput
 from .copying import finite
 
 INTERRUPTED: Final = "The response was interrupted before it was complete; what had been received is kept."
@@ -26,6 +27,17 @@ MAX_ARGUMENTS_DEPTH: Final = 240
 _ZERO: Final = ("input", "output", "cacheRead", "cacheWrite")
 _BODY: Final = {"text": "text", "thinking": "thinking"}
 _SIGNATURE: Final = {"text": "textSignature", "thinking": "thinkingSignature"}
+
+
+def storable(message: dict[str, Json]) -> dict[str, Json]:
+    """The message, or what is left of it where no element can hold it: nothing of its content."""
+    try:
+        freeze({"message": message})
+    except InvalidInput as error:
+        if message.get("role") == "toolResult":
+            return tool_result(str(message["toolCallId"]), {"text": NO_RESULT}, is_error=True)
+        return recovered_message(None, error=f"{INTERRUPTED} It is left out here: {error.cause}.")
+    return message
 
 
 def nests_deeper(value: Any, limit: int) -> bool:

@@ -64,10 +64,15 @@ def memo(operation: str, invocation: str, name: str) -> Value[EphemeralScope]:
 
 
 def memo_key(invocation: str, name: str) -> str:
-    return json.dumps([invocation, name])
+    return json.dumps([invocation, name], ensure_ascii=False, separators=(",", ":"))
 
 
-def memo_name(key: str) -> tuple[str, str]:
-    """The invocation and the name in a memo's key."""
-    invocation, name = json.loads(key)
-    return invocation, name
+def memo_name(key: str) -> tuple[str, str] | None:
+    """The invocation and the name in a memo's key; None if it is somebody else's."""
+    try:
+        found = json.loads(key)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, list) and len(found) == 2 and all(type(part) is str for part in found):
+        return found[0], found[1]
+    return None

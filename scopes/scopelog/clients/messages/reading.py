@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Final, Protocol, TypeAlias
 
 from scopelog_engine.elements import Json
+from scopelog_engine.layout import MAX_DEPTH
 
 from ...addresses import SESSION, EphemeralScope, List, Scope, SessionScope, Value
 from ...delta import UNDEFINED, Decoder, apply, join_batches
 from ...session import Element, Order
 from ...session import Entry as StoredValue
-from .outcomes import sendable_message
+from .outcomes import nests_deeper, sendable_message
 from .places import BASE, entries
 
 _STREAM_PAGE: Final = 10_000
@@ -40,8 +41,9 @@ class Source(Protocol):
     ) -> list[Element]: ...
 
 
-def read_stream(source: Source, target: List[EphemeralScope]) -> Any:
-    """The value that a stream's batches add up to, from its newest base on; ``UNDEFINED`` if it holds no base.
+def read_stream(source: Source, target: List[EphemeralScope]) -> tuple[int, Any]:
+    """A stream's newest sequence, and the value that its batches add up to, from its newest base on: ``UNDEFINED`` if
+    it holds no base.
 
     Raises what reads raise, and what the decoder and ``apply`` raise for batches that do not fit.
     """
@@ -54,18 +56,18 @@ def read_stream(source: Source, target: List[EphemeralScope]) -> Any:
             break
         cursor = page[-1].seq
     if not newest_first or newest_first[-1].tag != BASE:
-        return UNDEFINED
+        return newest_first[0].seq if newest_first else 0, UNDEFINED
     decoder = Decoder()
     value: Any = UNDEFINED
     batches = [element.element for element in reversed(newest_first)]
     for batch, _ in join_batches(batches):  # which is quicker than one by one: most are appends to one text
         value = apply(value, decoder.decode(batch))
-    return value
+    return newest_first[0].seq, value
 
 
 def response_state(value: Any) -> dict[str, Any] | None:
     """The reducer's state in a response's stream; None if it has none, or is not what the reducer would leave."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or nests_deeper(value, MAX_DEPTH):
         return None
     message, frame_state = value.get("streamingMessage"), value.get("frameState")
     if not isinstance(message, dict) or not isinstance(frame_state, list):
@@ -73,9 +75,13 @@ def response_state(value: Any) -> dict[str, Any] | None:
     content = message.get("content")
     if not isinstance(content, list) or len(content) != len(frame_state):
         return None
-    if not all(isinstance(block, dict) for block in content) or not all(map(_is_frame_state, frame_state)):
-        return None
-    return value
+    return value if all(map(_is_block, content)) and all(map(_is_frame_state, frame_state)) else None
+
+
+def _is_block(block: Any) -> bool:
+    if not isinstance(block, dict) or type(block.get("type")) is not str:
+        return False
+    return all(type(block.get(field, "")) is str for field in ("text", "thinking", "id", "name"))
 
 
 def _is_frame_state(entry: Any) -> bool:
@@ -86,9 +92,9 @@ def _is_frame_state(entry: Any) -> bool:
     return type(entry.get("json", "")) is str
 
 
-def entries_since(source: Source, target: List[SessionScope], sequence: int) -> list[Entry]:
-    """Settled messages that are younger than a sequence, newest first. Reads no older history."""
-    found: list[Entry] = []
+def entries_since(source: Source, target: List[SessionScope], sequence: int) -> list[tuple[int, Entry]]:
+    """Settled messages that are younger than a sequence, with theirs, newest first. Reads no older history."""
+    found: list[tuple[int, Entry]] = []
     cursor: int | None = None
     while True:
         page = source.read(target, cursor=cursor, order="desc", limit=_ENTRY_PAGE)
@@ -96,7 +102,7 @@ def entries_since(source: Source, target: List[SessionScope], sequence: int) -> 
             if element.seq <= sequence:
                 return found
             if isinstance(element.element, dict):
-                found.append(element.element)
+                found.append((element.seq, element.element))
         if len(page) < _ENTRY_PAGE:
             return found
         cursor = page[-1].seq

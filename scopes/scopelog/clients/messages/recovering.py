@@ -13,7 +13,15 @@ from ...delta import UNDEFINED
 from ...errors import CorruptLog, InvalidInput, ScopelogError
 from ...session import Session, SessionReader, given_as
 from .copying import finite
-from .outcomes import INTERRUPTED, interrupted_result, output_of, recovered_message, sendable_message, tool_calls
+from .outcomes import (
+    INTERRUPTED,
+    interrupted_result,
+    output_of,
+    recovered_message,
+    sendable_message,
+    storable,
+    tool_calls,
+)
 from .places import (
     ASSISTANT_OUTPUT,
     MEMO,
@@ -109,7 +117,7 @@ class RecoveredOperation:
         own = answers.pop() if streaming else []
         found = [self._entry(answer, number) for number, those in enumerate(answers) for answer in those]
         if self.response is not None:
-            found.append({"entryId": self.response.entry_id, "message": self.response.message})
+            found.append({"entryId": self.response.entry_id, "message": storable(self.response.message)})
         return found + [self._entry(answer, len(answers)) for answer in own]
 
     def ended_as(self, stop_reason: str, error: str) -> RecoveredOperation:
@@ -144,7 +152,7 @@ class RecoveredOperation:
         call = answer["toolCallId"]
         taken = {entry.get("entryId") for entry in self.entries}
         name = call if call not in taken else f"{call}#{number}"
-        return {"entryId": name, "message": answer}
+        return {"entryId": name, "message": storable(answer)}
 
     def end_writes(self) -> list[Write[SessionScope]]:
         """What ends it, in the commit that they are part of."""
@@ -184,55 +192,92 @@ def recover(source: Source) -> list[RecoveredOperation]:
         remedy = "pass a Session or a SessionReader; of an AsyncSession its sync, or await AsyncLane.recover()"
         raise InvalidInput(f"{given_as(source)} was given to recover", remedy)
     when = source.info().updated
-    return [
-        _recovered(source, operation, entry.key, entry.seq, when)
-        for entry in source.scan(OPERATIONS)
-        if (operation := running_operation(entry.value)) is not None
-    ]
+    found: list[RecoveredOperation] = []
+    for entry in source.scan(OPERATIONS):
+        operation = running_operation(entry.value)
+        if operation is not None:
+            try:
+                scope = ephemeral(operation)
+            except InvalidInput:
+                _log.warning("the lane %r names an operation that can be none", entry.key)
+                continue
+            found.append(
+                _Scope(source, scope, entries_since(source, entries(entry.key), entry.seq)).read(entry.key, when)
+            )
+    return found
 
 
-def _recovered(source: Source, operation: str, lane: str, began: int, when: int) -> RecoveredOperation:
-    settled = entries_since(source, entries(lane), began)[::-1]
-    names = {settled_name(entry) for entry in settled}
-    scope = ephemeral(operation)
-    problems: list[ScopelogError] = []
+class _Scope:
+    """What an operation's scope holds that is not settled."""
 
-    def read(target: List[EphemeralScope]) -> Any:
+    def __init__(self, source: Source, scope: EphemeralScope, settled: list[tuple[int, Entry]]) -> None:
+        self._source = source
+        self._scope = scope
+        self._entries = [entry for _, entry in reversed(settled)]
+        names = [(settled_name(entry), sequence) for sequence, entry in settled]
+        self._names = {name for name, _ in names}
+        # A response that another has followed to its end was given up: what it had streamed is of no use.
+        self._newest = max((sequence for (kind, _), sequence in names if kind == "response"), default=0)
+        self._problems: list[ScopelogError] = []
+
+    def read(self, lane: str, when: int) -> RecoveredOperation:
+        response, tools = self._response(when), self._tools()
+        return RecoveredOperation(
+            id=self._scope.id,
+            lane=lane,
+            response=response,
+            tools=tools,
+            entries=tuple(self._entries),
+            problems=tuple(self._problems),
+            time=when,
+        )
+
+    def _response(self, when: int) -> RecoveredResponse | None:
+        """The youngest response that is not settled."""
+        found: list[tuple[int, RecoveredResponse]] = []
+        for key in self._source.lists(self._scope, ASSISTANT_OUTPUT):
+            if ("response", key) in self._names:
+                continue
+            target = assistant_output(self._scope.id, key)
+            sequence, value = self._value(target)
+            if sequence < self._newest or not isinstance(value, dict) or value.get("streamingMessage") is None:
+                continue
+            state = response_state(value)
+            if state is None:
+                self._refuse(InvalidInput(f"{target!r} holds no state of a message", "nothing needs to be done"))
+            else:
+                found.append((sequence, _response(key, state, when)))
+        return max(found, key=lambda pair: pair[0])[1] if found else None
+
+    def _tools(self) -> tuple[RecoveredTool, ...]:
+        memos: dict[str, dict[str, Json]] = {}
+        for memo in self._source.scan(MEMO, scope=self._scope):
+            named = memo_name(memo.key)
+            if named is not None and ("tool", named[0]) not in self._names:
+                memos.setdefault(named[0], {})[named[1]] = memo.value
+        outputs = {
+            key: output_of(self._value(tool_output(self._scope.id, key))[1])
+            for key in self._source.lists(self._scope, TOOL_OUTPUT)
+            if ("tool", key) not in self._names
+        }
+        for invocation in memos:
+            outputs.setdefault(invocation, output_of(None))
+        return tuple(RecoveredTool(key, output, memos.get(key, {})) for key, output in outputs.items())
+
+    def _value(self, target: List[EphemeralScope]) -> tuple[int, Any]:
+        """What a stream holds, and its newest sequence; None if it cannot be read."""
         try:
-            value = read_stream(source, target)
+            sequence, value = read_stream(self._source, target)
             if value is UNDEFINED:
                 raise InvalidInput(f"{target!r} holds no base", "nothing needs to be done: what it held is lost")
         except (CorruptLog, InvalidInput) as error:
-            _log.warning("pending output of the operation %r cannot be read (%s)", operation, type(error).__name__)
-            problems.append(error)
-            return None
-        return value
+            self._refuse(error)
+            return 0, None
+        return sequence, value
 
-    responses: list[tuple[int, RecoveredResponse]] = []
-    for key in source.lists(scope, ASSISTANT_OUTPUT):
-        if ("response", key) not in names:
-            target = assistant_output(operation, key)
-            state = response_state(read(target))
-            if state is not None:
-                responses.append((source.read(target, order="desc", limit=1)[0].seq, _response(key, state, when)))
-    memos: dict[str, dict[str, Json]] = {}
-    for memo in source.scan(MEMO, scope=scope):
-        invocation, name = memo_name(memo.key)
-        memos.setdefault(invocation, {})[name] = memo.value
-    invocations = [key for key in source.lists(scope, TOOL_OUTPUT) if ("tool", key) not in names]
-    tools = {key: output_of(read(tool_output(operation, key))) for key in invocations}
-    for invocation in memos:
-        if ("tool", invocation) not in names:
-            tools.setdefault(invocation, output_of(None))
-    return RecoveredOperation(
-        id=operation,
-        lane=lane,
-        response=max(responses, key=lambda pair: pair[0])[1] if responses else None,
-        tools=tuple(RecoveredTool(key, output, memos.get(key, {})) for key, output in tools.items()),
-        entries=tuple(settled),
-        problems=tuple(problems),
-        time=when,
-    )
+    def _refuse(self, error: ScopelogError) -> None:
+        _log.warning("pending output of the operation %r cannot be read (%s)", self._scope.id, type(error).__name__)
+        self._problems.append(error)
 
 
 def _response(entry_id: str, state: dict[str, Any], when: int) -> RecoveredResponse:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
-from scopelog_engine.elements import Json
+from scopelog_engine.elements import NOT_PLAIN, Json, encode_json, freeze
 
-from ...errors import InvalidInput
+from ...errors import InvalidInput, LimitExceeded
 from ...session import given_as
 from .copying import finite
 from .encoding import FrameEncoder
@@ -14,16 +16,17 @@ from .errors import InvalidEvent, InvalidFrame
 from .outcomes import MAX_ARGUMENTS_DEPTH, nests_deeper
 from .places import assistant_output
 from .reducing import apply_frame, current_message
-from .settling import Settling
-from .shapes import DONE, ERROR, START
+from .settling import Phase, Settling
+from .shapes import DELTAS, DONE, ERROR, START
 from .streams import Stream
 from .viewing import MessageView
 
 if TYPE_CHECKING:
     from .operations import Operation
 
-_DERIVED: Final = frozenset((START, "toolcall_start", "toolcall_end"))
-"""Frames whose tool arguments were parsed from a stream, and may hold numbers that JSON cannot."""
+MAX_BYTES: Final = 20 * 1024 * 1024
+"""Bytes of all frames of a response, about: a third of what an element can hold, for a tool call's JSON text and its
+arguments stand beside each other, and characters may be escaped."""
 
 
 class Response(Settling):
@@ -42,6 +45,7 @@ class Response(Settling):
         """The message of the event that ended the stream (``done`` or ``error``), None before."""
         self._encoder = FrameEncoder()
         self._started = False
+        self._size = 0
         self._view: MessageView | None = None
         self._state: Any = lane.state["operation"]
         self._stream = Stream(lane.session, assistant_output(operation.id, entry_id), self._value)
@@ -64,9 +68,14 @@ class Response(Settling):
         with self._lane._lock:
             self._check_open()
             final = _final_of(event)
+            before = None if isinstance(event, dict) and event.get("type") in DELTAS else deepcopy(self._encoder)
             frame = self._encoder.encode(event)
             if frame is not None:
-                self._take(frame)
+                try:
+                    self._take(frame)
+                except (InvalidEvent, InvalidFrame):
+                    self._encoder = before or self._encoder
+                    raise
             elif final is not None:
                 self.final = final
             return frame
@@ -81,13 +90,15 @@ class Response(Settling):
             return self._take(frame)
 
     def _take(self, frame: Json) -> int | None:
-        kind = frame.get("type") if isinstance(frame, dict) else None
-        if kind in _DERIVED:
-            frame = finite(frame)
-            if nests_deeper(frame, MAX_ARGUMENTS_DEPTH):
-                raise InvalidFrame(f"{kind} nests deeper than {MAX_ARGUMENTS_DEPTH}")
+        if not isinstance(frame, dict):
+            raise InvalidFrame(f"the frame is {given_as(frame)}, not a dict")
+        kind = frame.get("type")
         if kind != START and not self._started:
             raise InvalidFrame("a frame comes before the start frame")
+        if kind not in DELTAS:
+            frame = finite(frame)  # arguments that were parsed may hold what JSON cannot
+            _check_storable(frame)
+        size = self._size_with(frame)
         try:
             apply_frame(self._state, frame)
             if self._view is not None:
@@ -98,6 +109,7 @@ class Response(Settling):
             self._view = None
             self._lane._distrust()
             raise
+        self._size = size
         self._started = True
         self._lane._hand_out()
         try:
@@ -107,6 +119,15 @@ class Response(Settling):
                 event = {"message": self.message} if kind == START else {"frame": frame}
                 kind = "message_start" if kind == START else "message_update"
                 self._lane._emit([{"type": kind, **self._where, **event}], self._lane._audience_now())
+
+    def _size_with(self, frame: dict[str, Json]) -> int:
+        """Bytes of the frames so far and this one, about. Raises :class:`LimitExceeded` above :data:`MAX_BYTES`, so
+        that whatever was taken can be stored as one element, settled and recovered."""
+        delta = frame.get("delta")
+        size = len(delta) if type(delta) is str and delta.isascii() else _bytes_of(frame)
+        if self._size + size > MAX_BYTES:
+            raise LimitExceeded(f"the message would take more than {MAX_BYTES} bytes", "settle it, and begin another")
+        return self._size + size
 
     @property
     def message(self) -> Json:
@@ -149,16 +170,22 @@ class Response(Settling):
     def _entry(self, message: Json) -> dict[str, Json]:
         return {"entryId": self.id, "message": message}
 
+    def _supersede(self) -> None:
+        """Another response takes its place: what it has streamed is not to be found again."""
+        if self.phase is Phase.OPEN:
+            self._stream.void()
+
     def _leave(self) -> None:
-        self._lane._follow_response(None)
-        self.operation.current = None
         self._state["streamingMessage"] = None
         self._state["frameState"] = []
         self._state["entryId"] = None
         self._lane._hand_out()
+        self._lane._follow_response(None)
+        self.operation.current = None  # last: what was interrupted before is done again
 
     def _events(self, message: Json) -> list[dict[str, Json]]:
-        return [{"type": "message_end", **self._where, "message": message}]
+        end = {"type": "message_end", **self._where, "message": message}
+        return [end] if self._started else [{**end, "type": "message_start"}, end]
 
 
 def _final_of(event: Json) -> Json:
@@ -170,3 +197,20 @@ def _final_of(event: Json) -> Json:
     if not isinstance(message, dict):
         raise InvalidEvent(f"{kind} holds a {type(message).__name__}, not a message")
     return finite(message)
+
+
+def _check_storable(frame: dict[str, Json]) -> None:
+    """Raise :class:`InvalidFrame` for what no element could hold, wherever the frame puts it."""
+    if nests_deeper(frame, MAX_ARGUMENTS_DEPTH):
+        raise InvalidFrame(f"a frame nests deeper than {MAX_ARGUMENTS_DEPTH}")
+    try:
+        freeze(frame)
+    except InvalidInput as error:
+        raise InvalidFrame(f"a frame cannot be stored: {error.cause}") from error
+
+
+def _bytes_of(frame: dict[str, Json]) -> int:
+    try:
+        return len(encode_json(frame))
+    except NOT_PLAIN:  # half a character
+        return len(json.dumps(frame))

@@ -23,7 +23,7 @@ class Kept:
     """What is kept of a text that grows, and how much was not. Counts UTF-8 bytes (a lone surrogate is three) and lines
     (a last one without its newline is one). A cut never runs through a character.
 
-    The work for a piece grows with the piece, or where something is cut with the piece and the cap.
+    The work for a piece grows with the piece; where something is cut, with the piece and the cap.
     """
 
     def __init__(self, keep: Retention, max_bytes: int, max_lines: int) -> None:
@@ -36,26 +36,39 @@ class Kept:
         """Go on from here."""
         self._bytes = _bytes(text)
         self._newlines = text.count("\n")
+        self._open_end = text != "" and not text.endswith("\n")
         self.dropped_bytes = dropped_bytes
         self.dropped_lines = dropped_lines
+
+    def fits(self, piece: str) -> bool:
+        """Whether all of ``piece`` can be appended, or nothing of it: what is kept is not looked at then."""
+        if self.keep == HEAD and self.dropped_bytes:
+            return True
+        open_end = not piece.endswith("\n") if piece else self._open_end
+        lines = self._newlines + piece.count("\n") + open_end
+        return self._bytes + _bytes(piece) <= self.max_bytes and lines <= self.max_lines
 
     def add(self, kept: str, piece: str) -> Step:
         """What becomes of ``kept``, the text as it was left, when ``piece`` comes."""
         if self.keep == HEAD and self.dropped_bytes:
             self._drop(piece)
             return Step(0, "")
-        size, newlines = _bytes(piece), piece.count("\n")
-        open_end = not (piece or kept).endswith("\n")
-        lines = self._newlines + newlines + open_end
-        if self._bytes + size <= self.max_bytes and lines <= self.max_lines:
-            self._bytes += size
-            self._newlines += newlines
+        if self.fits(piece):
+            self._bytes += _bytes(piece)
+            self._newlines += piece.count("\n")
+            self._open_end = not piece.endswith("\n") if piece else self._open_end
             return Step(0, piece)
         whole = utf16.join(kept, piece)
-        result = whole[: self._head(whole)] if self.keep == HEAD else whole[self._tail(whole, lines) :]
+        open_end = not whole.endswith("\n")
+        result = (
+            whole[: self._head(whole)]
+            if self.keep == HEAD
+            else whole[self._tail(whole, whole.count("\n") + open_end) :]
+        )
         cut = len(whole) - len(result)
         self._drop(whole[len(result) :] if self.keep == HEAD else whole[:cut])
         self._bytes, self._newlines = _bytes(result), result.count("\n")
+        self._open_end = result != "" and not result.endswith("\n")
         if len(whole) != len(kept) + len(piece):  # the border runs through a character
             return Step(0, "", result)
         if self.keep == HEAD:

@@ -1,8 +1,8 @@
 """How a message settles: in one commit of the session scope, after which nothing of it is taken any more.
 
-What comes late is refused from the moment the commit is begun. If the commit raises, the store alone knows what became
-of it; so it is asked whether the entry is there before anything else is done. So a retry settles once, and what was
-not settled goes on.
+What comes late is refused from the moment the commit is begun, and what would end the operation meanwhile as well. If
+the commit raises, the store alone knows what became of it; so it is asked whether the entry is there before anything
+else is done. So a retry settles once, and what was not settled goes on.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class Settling(ABC):
         self.operation = operation
         self.id = name
         self.phase = Phase.OPEN
+        self._attempt: dict[str, Json] = {}  # the message of the last attempt to settle
         self._audience: list[Listener] | None = None  # who has not been told yet that it is settled
         self._lane = operation.lane
+        operation._children[self.kind, name] = self
 
     def settle(
         self, message: Json = None, *, writes: Iterable[Write[SessionScope]] = (), end: bool = False
@@ -57,8 +59,9 @@ class Settling(ABC):
         ended it, of a tool one made of its output. ``end``: the operation ends with it, its scope retired by the same
         commit. Returns None if an earlier call that raised had stored the message after all (``writes`` with it).
 
-        Raises :class:`Fenced` if it is settled, :class:`InvalidInput` if there is no message, and what
-        :meth:`Session.commit` raises: then it is not settled, or the next call finds that it was.
+        Raises :class:`Fenced` if it is settled, :class:`InvalidInput` if there is no message, or with ``end`` while
+        something else of the operation is being stored, and what :meth:`Session.commit` raises: then it is not
+        settled, or the next call finds that it was.
         """
         with self._settling(message, writes, end=end) as commit:
             return self._lane.session.commit(commit) if commit else None
@@ -71,36 +74,59 @@ class Settling(ABC):
         operation = self.operation
         more = list_of_writes(writes)
         with self._lane._lock:
-            message = finite(self._message(message))
-            if self.phase is Phase.UNSURE and operation._is_settled(self.kind, self.id):
-                over = operation._is_over()
-                commit = operation._end_writes() if end and not over else []
-                end = end or over
-            else:
+            done = self.phase is Phase.UNSURE and self._resolve()
+            if not done:
                 self._check_open()
-                commit = [self._lane.entries.append(self._entry(message)), *more]
-                commit += operation._end_writes() if end else []
-            self.phase = Phase.SETTLING
+                self._attempt = finite(self._message(message))
+                commit = [self._lane.entries.append(self._entry(self._attempt)), *more]
+                if end:
+                    commit += operation._closing()
+                    operation.phase = Phase.SETTLING
+                self.phase = Phase.SETTLING
+        if done:
+            if end and operation.phase is not Phase.SETTLED:
+                with operation._ending(()) as commit:
+                    yield commit
+            else:
+                yield []
+            return
         try:
             yield commit
-            with self._lane._changing():  # whatever of this is interrupted is done by the next call
-                operation._mark_settled(self.kind, self.id)
-                if end:
-                    operation._over()
-                else:
-                    self._leave()
-                if self._audience is None:
-                    self._audience = self._lane._audience_now()
-                self._lane._emit(self._events(message), self._audience)
-                self.phase = Phase.SETTLED
-        except BaseException:
+            with self._lane._changing():
+                self._finish(over=end)
+        except BaseException:  # what of this is undone is done once the store was asked
             self.phase = Phase.UNSURE
+            if end:
+                operation.phase = Phase.UNSURE
             raise
+
+    def _resolve(self) -> bool:
+        """A commit has raised: ask the store whether it is settled, finish what is left to do then, or go on."""
+        if not self.operation._is_settled(self.kind, self.id):
+            self.phase = Phase.OPEN
+            return False
+        with self._lane._changing():
+            self._finish(over=self.operation._is_over())
+        return True
+
+    def _finish(self, *, over: bool) -> None:
+        """It is stored, and the operation over with it or not. May be done again, where it was interrupted."""
+        operation = self.operation
+        operation._mark_settled(self.kind, self.id)
+        if over:
+            operation._over()
+        elif self._is_current():
+            self._leave()
+        if self._audience is None:
+            self._audience = self._lane._audience_now()
+        self._lane._emit(self._events(self._attempt), self._audience)
+        operation._children.pop((self.kind, self.id), None)
+        self.phase = Phase.SETTLED
 
     def _check_open(self) -> None:
         """Raise :class:`Fenced` if it is settled, or its operation has ended."""
-        if self.phase is Phase.UNSURE and not self.operation._is_settled(self.kind, self.id):
-            self.phase = Phase.OPEN
+        if self.phase is Phase.UNSURE:
+            self._resolve()
         if self.phase is not Phase.OPEN or not self._is_current():
             raise settled(self.kind, self.id)
         self.operation._check_open()

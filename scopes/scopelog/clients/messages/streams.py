@@ -76,6 +76,17 @@ class Stream:
         self._current = True
         return sequence
 
+    def catch_up(self) -> None:
+        """Stage what a failure has kept from it, if it had begun."""
+        if self._pending or (self._base and not self._current):
+            self.write()
+
+    def void(self) -> None:
+        """What it holds is of no more use: a base without a value is staged, if anything was."""
+        if self._base:
+            self._session.append(self._target, self._encoder.encode([["r", None]]), BASE)
+        self.lose()
+
 
 def _size(batch: list[WireOp]) -> int:
     """Bytes of a batch as it will be stored, about: what is appended by id is joined with what was before."""

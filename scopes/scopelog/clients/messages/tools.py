@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from scopelog_engine.elements import Json, freeze
@@ -45,7 +46,7 @@ class ToolSink(Settling):
         self._kept = kept
         target = tool_output(operation.id, invocation_id)
         self._stream = Stream(lane.session, target, lambda: finite(self._state))
-        value = output_of(read_stream(lane.session, target) if operation.resumed else UNDEFINED)
+        value = output_of(read_stream(lane.session, target)[1] if operation.resumed else UNDEFINED)
         value |= {"toolName": name} if name else {}
         value |= {"toolCallId": call_id} if call_id != invocation_id else {}
         lane.state["operation"]["toolOutputs"][invocation_id] = value
@@ -81,14 +82,7 @@ class ToolSink(Settling):
             )
         with self._lane._lock:
             self._check_open()
-            before = self._state["text"]
-            try:
-                self._add(utf16.rejoined(text))
-            except BaseException:
-                self._lane._distrust()
-                self._state["text"] = before
-                self._begin()
-                raise
+            self._add(utf16.rejoined(text))
             return self._write()
 
     def _begin(self) -> None:
@@ -98,17 +92,25 @@ class ToolSink(Settling):
 
     def _add(self, text: str) -> None:
         state, kept = self._state, self._kept
-        step = kept.add(state["text"], text)
-        if step.whole is not None:
-            state["text"] = step.whole
-        else:
-            if step.drop:
-                drop_text(state, "text", step.drop)
-            if step.append:
-                append_text(state, "text", step.append)
-        if kept.dropped_bytes:
-            state["droppedBytes"] = kept.dropped_bytes
-            state["droppedLines"] = kept.dropped_lines
+        before = None if kept.fits(text) else state["text"]
+        try:
+            step = kept.add(before or "", text)
+            if step.whole is not None:
+                state["text"] = step.whole
+            else:
+                if step.drop:
+                    drop_text(state, "text", step.drop)
+                if step.append:
+                    append_text(state, "text", step.append)
+            if kept.dropped_bytes:
+                state["droppedBytes"] = kept.dropped_bytes
+                state["droppedLines"] = kept.dropped_lines
+        except BaseException:
+            self._lane._distrust()
+            if before is not None:
+                state["text"] = before
+            self._begin()
+            raise
 
     def detail(self, details: Json) -> int | None:
         """Replace the details: any JSON; what has changed of them is what is stored. Raises as :meth:`write`, and
@@ -129,19 +131,26 @@ class ToolSink(Settling):
 
         Raises as :meth:`write`, and what :meth:`Session.commit` raises.
         """
-        commit = self._checkpointing(memos)
-        if commit:
-            return self._lane.session.commit(commit)
-        self._lane.session.flush()
-        return None
+        with self._checkpointing(memos) as commit:
+            if commit:
+                return self._lane.session.commit(commit)
+            self._lane.session.flush()
+            return None
 
-    def _checkpointing(self, memos: Mapping[str, Json] | None) -> list[Write[EphemeralScope]]:
-        """What to commit; a commit takes along what was staged before it in its scope."""
+    @contextmanager
+    def _checkpointing(self, memos: Mapping[str, Json] | None) -> Iterator[list[Write[EphemeralScope]]]:
+        """What to commit; a commit takes along what was staged before it in its scope. The operation cannot end until
+        the block has."""
         writes = [self._memo_address(name).set(value) for name, value in (memos or {}).items()]
         with self._lane._lock:
             self._check_open()
             self._write()
-        return writes
+            self.operation._checkpoints += 1
+        try:
+            yield writes
+        finally:
+            with self._lane._lock:
+                self.operation._checkpoints -= 1
 
     def memo(self, name: str, default: Json = None) -> Json:
         """What an earlier :meth:`checkpoint` of this invocation has left under the name, also before a crash."""
@@ -171,9 +180,9 @@ class ToolSink(Settling):
         return {"entryId": self.id, "message": message}
 
     def _leave(self) -> None:
-        self._lane._follow_tool(self.id, None)
         self._lane.state["operation"]["toolOutputs"].pop(self.id, None)
         self._lane._hand_out()
+        self._lane._follow_tool(self.id, None)  # last: what was interrupted before is done again
 
     def _events(self, message: Json) -> list[dict[str, Json]]:
         where = {"runId": self.operation.id, "entryId": self.id, "message": message}
