@@ -32,10 +32,16 @@ def splits(head: str, tail: str) -> bool:
 
 
 def drop(text: str, units: int) -> str:
-    """What is left after ``units`` UTF-16 units are dropped from the front; nothing if there are fewer."""
+    """What is left after ``units`` UTF-16 units are dropped from the front; nothing if there are fewer.
+
+    Costs a copy of what is left; only what is dropped is looked at.
+    """
     if text.isascii():
         return text[units:]
-    return text.encode(_CODEC, _LOSSLESS)[2 * units :].decode(_CODEC, _LOSSLESS)
+    front = text[:units].encode(_CODEC, _LOSSLESS)[: 2 * units].decode(_CODEC, _LOSSLESS)
+    if front and is_high(front[-1]) and text[len(front) - 1] != front[-1]:  # the cut runs through a character
+        return text[len(front) - 1].encode(_CODEC)[2:].decode(_CODEC, _LOSSLESS) + text[len(front) :]
+    return text[len(front) :]
 
 
 def take(text: str, units: int) -> str:

@@ -18,11 +18,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias, cast
 
 from scopelog_engine.elements import Json
 
-from ...addresses import SessionScope, Write, check_name
+from ...addresses import List, SessionScope, Write, check_name
 from ...delta import Encoder, Tracker, track
 from ...delta.ops import Op
 from ...errors import InvalidInput
@@ -53,21 +53,33 @@ class Lane:
     change, in order, while the lane is held: they must be quick, and must not change the lane.
     """
 
-    def __init__(self, session: Session, name: str = "main") -> None:
-        """``name``: up to 1,024 bytes of UTF-8."""
+    session: Session
+    name: str
+    entries: List[SessionScope]
+    """The list of the lane's settled messages: ``{"entryId", "message"}``."""
+    operation: Operation | None
+    """The operation that runs."""
+
+    def __new__(cls, session: Session, name: str = "main") -> Self:
+        """The lane of that name: the same object for as long as the session is open. ``name``: up to 1,024 bytes of
+        UTF-8."""
         if not isinstance(session, Session):
-            raise InvalidInput(
-                f"{given_as(session)} is no Session", "pass a Session; for an AsyncSession use AsyncLane"
-            )
-        self.session: Final = session
-        self.name: Final = name
-        self.entries: Final = entries(name)
-        """The list of the lane's settled messages: ``{"entryId", "message"}``."""
-        self.operation: Operation | None = None
-        """The operation that runs."""
+            raise InvalidInput(f"{given_as(session)} is no Session", "pass a Session, or use AsyncLane")
+        with _MAKING:
+            lane = session._lanes.get(name)
+            if lane is None:
+                lane = super().__new__(cls)
+                lane._open(session, name)
+                session._lanes[name] = lane
+            return cast("Self", lane)
+
+    def _open(self, session: Session, name: str) -> None:
+        self.entries = entries(name)  # refuses what is no name
+        self.session = session
+        self.name = name
+        self.operation = None
         self._coming = ""  # what keeps operations from beginning: one that is about to, or a recovery
-        self._lock: Final = threading.RLock()
-        """Held by whoever changes the lane."""
+        self._lock = threading.RLock()  # held by whoever changes the lane
         self._tracker: Tracker = track({"operation": None})
         self._tracker.flush()
         self._response: Stream | None = None

@@ -158,14 +158,19 @@ class Operation:
 
         Raises :class:`InvalidInput` while something of it is being stored.
         """
-        for child in list(self._children.values()):
-            if child.phase is Phase.UNSURE:
-                child._resolve()
+        self._resolve()
+        for child in self._children.values():
             if child.phase is Phase.SETTLING:
                 raise _under_way(f"the {child.kind} {child.id!r} is being settled")
         if self._checkpoints:
             raise _under_way("a checkpoint is being stored")
         return self._end_writes()
+
+    def _resolve(self) -> None:
+        """Finish what was stored though its commit raised."""
+        for child in list(self._children.values()):
+            if child.phase is Phase.UNSURE:
+                child._resolve()
 
     def _end_writes(self) -> list[Write[SessionScope]]:
         """What ends the operation, in the commit that they are part of."""
@@ -193,12 +198,10 @@ class Operation:
 
     def _check_new(self, kind: str, name: str) -> None:
         self._check_open()
+        self._resolve()
         check_name(f"id of the {kind}", name)
         if len(name.encode()) > MAX_NAME_BYTES:
             raise InvalidInput(f"the id of the {kind} takes over {MAX_NAME_BYTES} bytes", "use a shorter one")
-        child = self._children.get((kind, name))
-        if child is not None and child.phase is Phase.UNSURE:
-            child._resolve()
         if (kind, name) in self._settled:
             raise settled(kind, name)
 
