@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ENGINE = ROOT / "engine" / "scopelog_engine"
 SCOPES = ROOT / "scopes" / "scopelog"
 EXTRAS = {"click", "rich"}  # imported lazily, inside the command line alone
+ENGRAM = {"httpx2", "stamina"}  # imported lazily, inside the memory bridge alone
 
 
 def imported(path: Path) -> set[str]:
@@ -36,6 +37,8 @@ def test_the_public_package_imports_the_engine_and_no_tests(path: Path) -> None:
     allowed = {"lmdb", "msgspec", "zstandard", "scopelog_engine", "scopelog"}
     if "cli" in path.parts:
         allowed |= EXTRAS
+    if "memory" in path.parts:
+        allowed |= ENGRAM
     assert imported(path) <= allowed
 
 

@@ -1,0 +1,266 @@
+"""One entry of the outbox to the server: frozen, sent once, and what to believe of a request whose outcome is unknown.
+
+========= ============================== =====================================================================
+kind      request                        after an unknown outcome
+========= ============================== =====================================================================
+save      POST /observations             ask GET /observations/save-result for the operation id; only its typed
+summary   with the entry's id as         "not found" authorises one byte-identical replay; without the route, or
+archive   operation id                   where it does not say, it stays unknown and is never sent again
+prompt    POST /prompts with the         sent again where the server keeps inbox ids (its capabilities say so),
+          entry's id as inbox id         else unknown
+learning  POST /observations/passive     the same: the server knows equal learnings
+end       GET the row, then POST end     the row tells
+========= ============================== =====================================================================
+
+An answer that is no success never starts a lookup or a replay: 4xx parks the entry with its reason; 5xx does where the
+server cannot tell repeats, and otherwise it is looked up and sent again once the queue goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, Literal, TypeAlias
+
+from .capture import archive_topic
+from .errors import EngramError, HttpError, RequestRefused, TransportFailed
+from .outbox import Entry, Outbox
+from .projects import ProjectGate
+from .registration import RESUME, Asker, Registration
+
+Json: TypeAlias = Any
+
+Verdict: TypeAlias = Literal["delivered", "unknown", "parked", "blocked"]
+
+SAVES: Final = frozenset({"save", "summary", "archive"})
+NOT_FOUND: Final = "observation_save_result_not_found"
+RECOVERY_LIMIT: Final = 7.5  # seconds for lookups and the replay after a lost reply
+_SUMMARY: Final = "session_summary"
+
+_log = logging.getLogger(__name__)
+
+
+class Blocked(Exception):
+    """The entry cannot be delivered now; the queue waits. ``error`` says why."""
+
+    def __init__(self, error: EngramError) -> None:
+        super().__init__(error.cause)
+        self.error = error
+
+
+class Delivery:
+    """Delivers the head of one outbox. One call at a time."""
+
+    def __init__(self, transport: Asker, outbox: Outbox, gate: ProjectGate, registration: Registration) -> None:
+        self._transport = transport
+        self._outbox = outbox
+        self._gate = gate
+        self._registration = registration
+
+    async def deliver(self, entry: Entry) -> Json:
+        """Deliver the head, or set it aside; returns the server's reply, None where there is none.
+
+        :raises Blocked: nothing can be delivered now: no server, no registration, no project yet.
+        """
+        if entry.kind == "end":
+            return await self._end(entry)
+        request = self._outbox.frozen
+        if request is None:
+            request = await self._freeze(entry)
+            if request is None:
+                return None
+            return await self._send(entry, request)
+        if self._outbox.unsent:
+            await self._outbox.freeze(request)  # from here on it may have been sent
+            return await self._send(entry, request)
+        return await self._recover(entry, request)  # it may have been sent, by this process or an earlier one
+
+    # --- the first time -----------------------------------------------------------------------------
+
+    async def _freeze(self, entry: Entry) -> dict[str, Json] | None:
+        """The request, with the project and key there are now: resolved at the first send, then the same for ever."""
+        project = await self._project()
+        if project is None:
+            return None
+        # an entry that was admitted carries the right to register its row, also after the disposal
+        if not await self._registration.ensure(project, entitled=True):
+            raise Blocked(_unregistered())
+        request = _request_of(entry, self._registration.key, project)
+        await self._outbox.freeze(request)
+        return request
+
+    async def _project(self) -> str | None:
+        try:
+            resolution = await self._gate.resolve()
+        except EngramError as error:
+            raise Blocked(error) from error
+        if resolution.state == "resolved":
+            return resolution.project
+        if not resolution.located:  # no later try can find a directory
+            await self._outbox.set_aside("parked", resolution.reason)
+            return None
+        raise Blocked(resolution.error())
+
+    async def _send(self, entry: Entry, request: dict[str, Json], *, replay: bool = False) -> Json:
+        try:
+            reply = await self._transport.request(request["method"], request["path"], body=request["body"])
+        except HttpError as error:
+            return await self._answered(entry, request, error, replay=replay)
+        except RequestRefused as error:  # proof of non-delivery: the next try is the first, also in a later process
+            await self._outbox.freeze(request, unsent=not replay)
+            raise Blocked(error) from error
+        except TransportFailed:
+            if replay:
+                return await self._settle_by_lookup(request)
+            return await self._recover(entry, request)
+        if entry.kind in SAVES and not _saved(reply):  # a receipt without an id is none
+            if replay:
+                return await self._settle_by_lookup(request)
+            return await self._recover(entry, request)
+        await self._outbox.delivered()
+        return reply
+
+    async def _answered(self, entry: Entry, request: dict[str, Json], error: HttpError, *, replay: bool) -> Json:
+        """An answer that is no success: it starts no lookup and no replay."""
+        if replay and error.status in (409, 410):
+            return await self._settle_by_lookup(request)  # the first one may have come through after all
+        if error.status >= 500 and self._tells_repeats:
+            raise Blocked(error) from error
+        await self._outbox.set_aside("parked", error.message if error.code == "" else f"{error.code}: {error.message}")
+        return None
+
+    @property
+    def _tells_repeats(self) -> bool:
+        """Whether the server keeps the ids of operations and inboxes: no capability of their own says so, but they
+        came with this one."""
+        return RESUME in (self._transport.capabilities or ())
+
+    # --- after an unknown outcome -------------------------------------------------------------------
+
+    async def _recover(self, entry: Entry, request: dict[str, Json]) -> Json:
+        try:
+            async with asyncio.timeout(RECOVERY_LIMIT):
+                if entry.kind in SAVES:
+                    return await self._recover_save(entry, request)
+                if self._tells_repeats:
+                    return await self._send_again(entry, request)
+        except TimeoutError:
+            _log.warning("what became of a memory entry of kind %s could not be told in time", entry.kind)
+            raise Blocked(_undecided()) from None
+        await self._outbox.set_aside("unknown", "its outcome is unknown, and this server does not tell repeats")
+        return None
+
+    async def _send_again(self, entry: Entry, request: dict[str, Json]) -> Json:
+        """The same bytes, to a server that knows them again."""
+        try:
+            reply = await self._transport.request(request["method"], request["path"], body=request["body"])
+        except HttpError as error:
+            return await self._answered(entry, request, error, replay=False)
+        except TransportFailed as error:
+            raise Blocked(error) from error
+        await self._outbox.delivered()
+        return reply
+
+    async def _recover_save(self, entry: Entry, request: dict[str, Json]) -> Json:
+        found = await self._look_up(request)
+        if found == "absent":
+            return await self._send(entry, request, replay=True)
+        return await self._believe(found)
+
+    async def _settle_by_lookup(self, request: dict[str, Json]) -> Json:
+        """One last lookup, never another send."""
+        return await self._believe(await self._look_up(request))
+
+    async def _believe(self, found: Json) -> Json:
+        if isinstance(found, dict):
+            await self._outbox.delivered()
+            return found
+        reason = "the server has no record of it, nor of its absence" if found == "silent" else "its outcome is unknown"
+        await self._outbox.set_aside("unknown", reason)
+        return None
+
+    async def _look_up(self, request: dict[str, Json]) -> Json:
+        """The receipt; "absent" where the server itself says that it never came; "gone" or "silent" else."""
+        query = {"operation_id": request["body"]["operation_id"]}
+        try:
+            reply = await self._transport.request("GET", "/observations/save-result", query=query)
+        except HttpError as error:
+            if error.status == 404 and error.code == NOT_FOUND:
+                return "absent"
+            if error.status >= 500:
+                raise Blocked(error) from error
+            return "gone" if error.status == 410 else "silent"
+        except TransportFailed as error:
+            raise Blocked(error) from error  # the server is away: it is looked up again when it is back
+        return reply if _saved(reply) else "silent"
+
+    # --- the end of the row -------------------------------------------------------------------------
+
+    async def _end(self, entry: Entry) -> Json:
+        """Nobody else ends a row, and only the session's own: a row that is absent or ended is left alone, for a second
+        end would overwrite its summary. Reading first also tells what became of an earlier try."""
+        key = self._registration.key
+        try:
+            row = await self._transport.request("GET", ["sessions", key])
+        except HttpError as error:
+            if error.status != 404:
+                raise Blocked(error) from error
+            row = None
+        except TransportFailed as error:
+            raise Blocked(error) from error
+        if not isinstance(row, dict) or row.get("ended_at"):
+            tried = self._outbox.frozen is not None and isinstance(row, dict)
+            self._registration.forget()
+            await self._outbox.delivered()
+            note = (
+                "the session has no row on the server" if not isinstance(row, dict) else "the session was ended before"
+            )
+            return {"ended": True, "session_id": key} if tried else {"ended": False, "note": note, "session_id": key}
+        request = {
+            "method": "POST",
+            "path": ["sessions", key, "end"],
+            "body": {"summary": entry.payload.get("summary", "")},
+        }
+        await self._outbox.freeze(request)
+        try:
+            await self._transport.request("POST", request["path"], body=request["body"])
+        except HttpError as error:
+            if error.status >= 500:
+                raise Blocked(error) from error
+            await self._outbox.set_aside("parked", error.message)
+            return None
+        except TransportFailed as error:
+            raise Blocked(error) from error  # the next try reads the row first
+        self._registration.forget()  # the next write finds the ended row
+        await self._outbox.delivered()
+        return {"ended": True, "session_id": key}
+
+
+def _request_of(entry: Entry, key: str, project: str) -> dict[str, Json]:
+    payload = dict(entry.payload)
+    if entry.kind == "prompt":
+        body = {"session_id": key, "content": payload["content"], "project": project, "source_inbox_id": entry.id}
+        return {"method": "POST", "path": "/prompts", "body": body}
+    if entry.kind == "learning":
+        body = {"session_id": key, "project": project, "source": "dsh-tool", **payload}
+        return {"method": "POST", "path": "/observations/passive", "body": body}
+    if entry.kind == "summary":
+        payload = {"title": "Session summary", "type": _SUMMARY, "scope": "project", **payload}
+    elif entry.kind == "archive":
+        # the key is part of the topic: two sessions of a project do not overwrite each other's
+        topic = {"topic_key": archive_topic(key)}
+        payload = {"title": "Compaction recovery summary", "type": _SUMMARY, "scope": "project", **payload, **topic}
+    body = {"session_id": key, "project": project, **payload, "operation_id": entry.id}
+    return {"method": "POST", "path": "/observations", "body": {k: v for k, v in body.items() if v is not None}}
+
+
+def _saved(reply: Json) -> bool:
+    return isinstance(reply, dict) and type(reply.get("id")) is int and reply["id"] > 0
+
+
+def _unregistered() -> EngramError:
+    return EngramError("the memory session could not be registered", "it is tried again; see the log for the reason")
+
+
+def _undecided() -> EngramError:
+    return EngramError("what became of a request could not be told in time", "it is asked again later")

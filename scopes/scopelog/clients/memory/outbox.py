@@ -1,0 +1,307 @@
+"""The durable outbox: what an agent session wants remembered, stored before anything is sent, in order.
+
+=================  =======================  ===================================================================
+namespace          key (session scope)      holds
+=================  =======================  ===================================================================
+memory.outbox      agent id                 list: entries that wait, ``{id, kind, cwd, payload, at}``, oldest first
+memory.flight      agent id                 value: the entry that is being sent, and the request as it was frozen
+memory.aside       [agent id, entry id]     value: an entry that is parked or unknown, with the reason
+memory.done        agent id                 list: ids of entries that are done with, the last 1,024 at least
+memory.key         agent id                 value: the memory key after a rotation
+=================  =======================  ===================================================================
+
+Each step is one commit. A commit that raises is taken back here as well, so that memory and disk agree; what it would
+have said is said again by the next try.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from scopelog.addresses import List, SessionScope, Value, Write, check_name, list_of, value
+from scopelog.aio import AsyncSession
+from scopelog.errors import InvalidInput, LimitExceeded
+from scopelog.session import Element
+from scopelog.session import Entry as StoredValue
+
+from .redaction import redact
+
+Json: TypeAlias = Any
+Kind: TypeAlias = Literal["save", "summary", "archive", "prompt", "learning", "end"]
+State: TypeAlias = Literal["pending", "in flight", "delivered", "unknown", "parked"]
+
+KINDS: Final[tuple[Kind, ...]] = ("save", "summary", "archive", "prompt", "learning", "end")
+MAX_PENDING: Final = 10_000
+"""Entries that may wait; more are refused."""
+DONE_KEPT: Final = 1024
+"""Ids of done entries that are remembered at least, so that an event which is captured again stays the same entry."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is to be delivered. ``id`` comes from the harness's own event; ``at``: wall-clock ms of its admission."""
+
+    id: str
+    kind: Kind
+    cwd: str | None
+    payload: dict[str, Json]
+    at: int = 0
+    seq: int = 0
+
+    def stored(self) -> dict[str, Json]:
+        """As it stands in the list."""
+        return {"id": self.id, "kind": self.kind, "cwd": self.cwd, "payload": self.payload, "at": self.at}
+
+
+@dataclass(frozen=True)
+class Aside:
+    """An entry that is not sent any more, unless somebody says so."""
+
+    entry: Entry
+    state: Literal["unknown", "parked"]
+    reason: str
+    frozen: dict[str, Json] | None = None
+
+
+class Places:
+    """The addresses of one agent session."""
+
+    def __init__(self, agent_id: str) -> None:
+        check_name("agent id", agent_id)
+        self.agent_id = agent_id
+        self.queue: List[SessionScope] = list_of("memory.outbox", agent_id)
+        self.done: List[SessionScope] = list_of("memory.done", agent_id)
+        self.flight: Value[SessionScope] = value("memory.flight", agent_id)
+        self.key: Value[SessionScope] = value("memory.key", agent_id)
+
+    def aside(self, entry_id: str) -> Value[SessionScope]:
+        return value("memory.aside", aside_key(self.agent_id, entry_id))
+
+
+def aside_key(agent_id: str, entry_id: str = "") -> str:
+    """The key of a value that is set aside; without an entry, what all of the agent's keys begin with."""
+    prefix = json.dumps([agent_id], ensure_ascii=False)[:-1] + ","
+    return prefix + json.dumps(entry_id, ensure_ascii=False) + "]" if entry_id else prefix
+
+
+class Reads(Protocol):
+    """A session, or a reader beside it."""
+
+    def get(self, address: Value[Any], default: Json = None) -> Json: ...
+
+    def scan(self, namespace: str, prefix: str = "") -> list[StoredValue]: ...
+
+    def read(self, target: List[Any], *, order: Any = "asc", limit: int | None = None) -> list[Element]: ...
+
+
+@dataclass
+class Contents:
+    """What is stored of an outbox."""
+
+    waiting: list[Entry]
+    flight: dict[str, Json] | None
+    aside: dict[str, Aside]
+    done: list[tuple[int, str]]
+    key: str | None
+
+    @classmethod
+    def of(cls, source: Reads, places: Places) -> Contents:
+        """Read it. Elements that are none of ours are left out, and said so."""
+        waiting = [entry for e in source.read(places.queue) if (entry := entry_of(e.element, e.seq)) is not None]
+        done = [(e.seq, str(e.element)) for e in source.read(places.done, order="desc", limit=4 * DONE_KEPT)]
+        aside: dict[str, Aside] = {}
+        for stored in source.scan("memory.aside", aside_key(places.agent_id)):
+            found = _aside_of(stored.value)
+            if found is not None:
+                aside[found.entry.id] = found
+        flight, key = source.get(places.flight), source.get(places.key)
+        return cls(
+            waiting,
+            flight if isinstance(flight, dict) and isinstance(flight.get("id"), str) else None,
+            aside,
+            done[::-1],
+            key["key"] if isinstance(key, dict) and isinstance(key.get("key"), str) else None,
+        )
+
+
+class Outbox:
+    """The outbox of one agent session, open for writing."""
+
+    def __init__(self, session: AsyncSession, agent_id: str) -> None:
+        """Reads what is stored, on the loop's thread."""
+        self.places = Places(agent_id)
+        self._session = session
+        self._stored = Contents.of(session.sync, self.places)
+        self._ids = {entry.id for entry in self._stored.waiting}
+        self._done = {entry_id for _, entry_id in self._stored.done}
+
+    @property
+    def key(self) -> str:
+        """The memory key: the agent's id, or what a rotation has made of it."""
+        return self._stored.key or self.places.agent_id
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """Entries that are not done with, oldest first."""
+        return list(self._stored.waiting)
+
+    @property
+    def aside(self) -> dict[str, Aside]:
+        """Entries that are parked or unknown, by id."""
+        return dict(self._stored.aside)
+
+    @property
+    def head(self) -> Entry | None:
+        """The next to be delivered."""
+        return self._stored.waiting[0] if self._stored.waiting else None
+
+    @property
+    def frozen(self) -> dict[str, Json] | None:
+        """The request of the head, once it was frozen: it may have been sent."""
+        flight, head = self._stored.flight, self.head
+        return flight["request"] if flight is not None and head is not None and flight["id"] == head.id else None
+
+    def state(self, entry_id: str) -> State | None:
+        """Where an entry stands; None if it was never admitted, or is forgotten."""
+        if entry_id in self._ids:
+            head = self.head
+            return "in flight" if head is not None and head.id == entry_id and self.frozen is not None else "pending"
+        if entry_id in self._stored.aside:
+            return self._stored.aside[entry_id].state
+        return "delivered" if entry_id in self._done else None
+
+    async def add(self, entry: Entry) -> bool:
+        """Store an entry; False, and nothing is stored, if one of that id was admitted before.
+
+        Private blocks are taken out of its payload first. Raises :class:`LimitExceeded` above 10,000 that wait, and
+        what :meth:`AsyncSession.commit` raises: it is not admitted then.
+        """
+        check_name("entry's id", entry.id)
+        if entry.kind not in KINDS:
+            raise InvalidInput(f"{entry.kind!r} is no kind of entry", f"pass one of {', '.join(KINDS)}")
+        if self.state(entry.id) is not None:
+            return False
+        if len(self._stored.waiting) >= MAX_PENDING:
+            raise LimitExceeded(f"{MAX_PENDING} entries wait for the memory server", "see scopelog memory status")
+        entry = Entry(entry.id, entry.kind, entry.cwd, redact(entry.payload), entry.at)
+        self._ids.add(entry.id)  # before the commit: the same event may come again while it is under way
+        try:
+            receipt = await self._session.commit([self.places.queue.append(entry.stored())])
+        except BaseException:
+            self._ids.discard(entry.id)
+            raise
+        self._stored.waiting.append(Entry(entry.id, entry.kind, entry.cwd, entry.payload, entry.at, receipt.last))
+        self._stored.waiting.sort(key=lambda one: one.seq)
+        return True
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the frozen request is proved not to have arrived: the next send is the first."""
+        return self.frozen is not None and bool((self._stored.flight or {}).get("unsent"))
+
+    async def freeze(self, request: dict[str, Json], *, unsent: bool = False) -> None:
+        """The head is about to be sent as this request, whatever comes later; or, ``unsent``, was refused as it."""
+        head = self._head()
+        flight: dict[str, Json] = {"id": head.id, "request": request, **({"unsent": True} if unsent else {})}
+        await self._session.commit([self.places.flight.set(flight)])
+        self._stored.flight = flight
+
+    async def delivered(self) -> None:
+        """The head is stored by the server: it leaves."""
+        await self._leave([])
+
+    async def set_aside(self, state: Literal["unknown", "parked"], reason: str) -> None:
+        """The head leaves the queue, and is kept with the reason: it does not block the others."""
+        head = self._head()
+        aside = Aside(head, state, reason, self.frozen)
+        await self._leave([self.places.aside(head.id).set(_stored_aside(aside))], done=False)
+        self._stored.aside[head.id] = aside
+        _log.warning("a memory entry of kind %s is %s: %s", head.kind, state, reason)
+
+    async def rotate(self, key: str, reason: str) -> None:
+        """From now on this is the session's memory key, also in a later process."""
+        await self._session.commit([self.places.key.set({"key": key, "reason": reason})])
+        self._stored.key = key
+
+    async def retry(self, entry_id: str) -> None:
+        """Put an entry that was set aside back into the queue, at its end, to be resolved and frozen anew.
+
+        Raises :class:`InvalidInput` if there is none of that id.
+        """
+        aside = self._aside(entry_id)
+        receipt = await self._session.commit(
+            [self.places.queue.append(aside.entry.stored()), self.places.aside(entry_id).delete()]
+        )
+        del self._stored.aside[entry_id]
+        entry = aside.entry
+        self._ids.add(entry_id)
+        self._stored.waiting.append(Entry(entry.id, entry.kind, entry.cwd, entry.payload, entry.at, receipt.first))
+
+    async def drop(self, entry_id: str) -> None:
+        """Forget an entry that was set aside. Raises :class:`InvalidInput` if there is none of that id."""
+        self._aside(entry_id)
+        await self._session.commit([self.places.aside(entry_id).delete(), self.places.done.append(entry_id)])
+        del self._stored.aside[entry_id]
+        self._done.add(entry_id)
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    def _head(self) -> Entry:
+        head = self.head
+        if head is None:
+            raise InvalidInput("nothing waits in the outbox", "deliver what waits")
+        return head
+
+    def _aside(self, entry_id: str) -> Aside:
+        found = self._stored.aside.get(entry_id)
+        if found is None:
+            raise InvalidInput(f"no entry {entry_id!r} is parked or unknown", "see scopelog memory status")
+        return found
+
+    async def _leave(self, more: list[Write[SessionScope]], *, done: bool = True) -> None:
+        """The head leaves in one commit: what is trimmed is gone from the queue, what is done stays known by its id."""
+        head = self._head()
+        writes = [self.places.queue.trim(head.seq), self.places.flight.delete(), *more]
+        stale = 0
+        if done:
+            writes.append(self.places.done.append(head.id))
+            if len(self._stored.done) >= 2 * DONE_KEPT:
+                stale = self._stored.done[DONE_KEPT - 1][0]
+                writes.append(self.places.done.trim(stale))
+        receipt = await self._session.commit(writes)
+        self._stored.waiting.remove(head)
+        self._stored.flight = None
+        self._ids.discard(head.id)
+        if done:
+            self._done.add(head.id)
+            self._stored.done.append((receipt.last, head.id))
+            if stale:
+                self._done -= {entry_id for _, entry_id in self._stored.done[:DONE_KEPT]}
+                del self._stored.done[:DONE_KEPT]
+
+
+def entry_of(element: Json, seq: int = 0) -> Entry | None:
+    """An entry as it was stored; None for what is none of ours."""
+    if not isinstance(element, dict) or element.get("kind") not in KINDS:
+        return None
+    entry_id, cwd, payload, at = (element.get(name) for name in ("id", "cwd", "payload", "at"))
+    if not isinstance(entry_id, str) or not isinstance(payload, dict) or not (cwd is None or isinstance(cwd, str)):
+        return None
+    return Entry(entry_id, element["kind"], cwd, payload, at if type(at) is int else 0, seq)
+
+
+def _stored_aside(aside: Aside) -> dict[str, Json]:
+    return {"entry": aside.entry.stored(), "state": aside.state, "reason": aside.reason, "request": aside.frozen}
+
+
+def _aside_of(stored: Json) -> Aside | None:
+    entry = entry_of(stored.get("entry")) if isinstance(stored, dict) else None
+    if entry is None or stored.get("state") not in ("unknown", "parked"):
+        return None
+    request = stored.get("request")
+    return Aside(entry, stored["state"], str(stored.get("reason")), request if isinstance(request, dict) else None)

@@ -1,0 +1,275 @@
+"""One agent session: what it captures goes into its outbox, and from there, in order, to the server.
+
+The queue is delivered by one task. A server that is away stops it, with pauses of 1 s doubled up to 60 s; nobody is
+kept waiting by that but those who wait for their own entry, and they for the request timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from scopelog.aio import AsyncSession
+from scopelog.errors import HandleClosed, ScopelogError
+
+from . import tools
+from .capture import Outcome, learning_text, notice, prompt_text
+from .config import MemoryConfig
+from .delivery import Blocked, Delivery
+from .errors import EngramError, ProjectUnresolved
+from .outbox import Aside, Entry, Kind, Outbox, State
+from .projects import FAILURE_KEPT, ProjectGate
+from .redaction import redact_text
+from .registration import Registration
+from .spelling import Query
+from .transport import Transport
+
+Json: TypeAlias = Any
+
+PAUSE: Final = 1.0  # seconds until a blocked queue is tried again, doubled each time
+LONGEST_PAUSE: Final = 60.0
+DRAIN: Final = 5.0  # seconds that the end of a turn waits for the queue
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What sessions share: the transport, and how to get the server ready; time, for tests."""
+
+    config: MemoryConfig
+    transport: Transport
+    ready: Callable[[], Awaitable[None]]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+
+
+class MemorySession:
+    """An agent session that remembers. Made by :meth:`MemoryBridge.session`; used on one event loop."""
+
+    def __init__(self, host: Host, session: AsyncSession, agent_id: str, cwd: str | None) -> None:
+        self.agent_id: Final = agent_id
+        self.cwd: Final = cwd
+        self.blocked: str | None = None
+        """Why the queue does not go on, if it does not."""
+        self._host = host
+        self._session = session
+        self._outbox = Outbox(session, agent_id)
+        self._gate = ProjectGate(host.transport, cwd, ready=host.ready, clock=host.clock, sleep=host.sleep)
+        self._registration = Registration(host.transport, self._outbox, cwd, clock=host.clock, new_key=host.new_id)
+        self._delivery = Delivery(host.transport, self._outbox, self._gate, self._registration)
+        self._kicked = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._waiters: dict[str, asyncio.Future[Json]] = {}
+        self._notice: str | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    # --- state --------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        """The memory key: the agent's id for the session's life, unless the server has proved it unusable."""
+        return self._outbox.key
+
+    @property
+    def released(self) -> bool:
+        """Whether it was disposed of."""
+        return self._registration.released
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """Entries that are not delivered yet, oldest first."""
+        return self._outbox.waiting
+
+    @property
+    def aside(self) -> dict[str, Aside]:
+        """Entries that are parked or unknown, with the reason, by id."""
+        return self._outbox.aside
+
+    def state(self, entry_id: str) -> State | None:
+        """Where an entry stands: pending, in flight, delivered, unknown, parked; None if it is not known."""
+        return self._outbox.state(entry_id)
+
+    # --- capture ------------------------------------------------------------------------------------
+
+    async def capture_prompt(self, event_id: str, blocks: Sequence[Json], *, source: str = "user") -> bool:
+        """Remember a prompt; whether it was admitted now. ``event_id``: the harness's own, so that the same event
+        captured again, also after a crash, is the same entry."""
+        text = prompt_text(source, blocks) if self._host.config.capture_prompts else None
+        return text is not None and await self._admit(event_id, "prompt", {"content": text})
+
+    async def capture_tool_result(self, event_id: str, tool: str, text: str, *, is_error: bool = False) -> bool:
+        """Remember the learnings in a tool's result, if it has a section of them; whether it was admitted now."""
+        found = learning_text(tool, text, is_error) if self._host.config.capture_tool_results else None
+        return found is not None and await self._admit(event_id, "learning", {"content": found, "source": tool})
+
+    async def archive(self, compaction_id: str, summary: str) -> Outcome | None:
+        """Keep the summary of a compaction; the outcome is told once by :meth:`take_notice`. None if that compaction
+        was archived before."""
+        if self._outbox.state(compaction_id) is not None:
+            return None
+        outcome, project = Outcome.UNAVAILABLE, ""
+        content = redact_text(summary)
+        if content and not self.released:
+            try:
+                project = await self._gate.require()
+                if await self._registration.ensure(project):
+                    outcome = await self._archived(compaction_id, content)
+            except EngramError as error:
+                _log.warning("a compaction could not be archived: %s", error.cause)
+        self._notice = notice(outcome, project)
+        return outcome
+
+    async def _archived(self, compaction_id: str, content: str) -> Outcome:
+        answer = await self._submit(compaction_id, "archive", {"content": content})
+        if answer["status"] == "delivered":
+            return Outcome.CONFIRMED
+        return Outcome.FAILED if answer["status"] == "parked" else Outcome.UNKNOWN
+
+    def take_notice(self) -> str | None:
+        """The notice of the last compaction for the next prompt, once."""
+        told, self._notice = self._notice, None
+        return told
+
+    # --- for tools ----------------------------------------------------------------------------------
+
+    async def call(self, tool: str, arguments: Mapping[str, Json]) -> Json:
+        """Call a tool of :data:`TOOLS` by its name. Raises as it does."""
+        return await tools.call(self, tool, arguments)
+
+    async def project(self) -> str:
+        """The session's project. Raises :class:`ProjectUnresolved` where there is none: then nothing is sent."""
+        return await self._gate.require()
+
+    async def request(
+        self, method: str, path: str | Sequence[str], *, query: Query | None = None, body: Json = None
+    ) -> Json:
+        """A request to the server, which is made ready first."""
+        await self._host.ready()
+        return await self._host.transport.request(method, path, query=query, body=body)
+
+    async def submit(self, kind: str, payload: dict[str, Json]) -> dict[str, Json]:
+        """Through the outbox, with the answer of the server if it comes within the request timeout.
+
+        Raises :class:`ProjectUnresolved` before anything is stored.
+        """
+        await self.project()
+        return await self._submit(self._host.new_id(), kind, payload)  # type: ignore[arg-type]
+
+    async def start(self) -> dict[str, Json]:
+        """Register the session's row now."""
+        project = await self.project()
+        registered = await self._registration.ensure(project)
+        return {"session_id": self.key, "project": project, "directory": self.cwd, "registered": registered}
+
+    async def end(self, summary: str | None) -> dict[str, Json]:
+        """End the session's own row, behind everything that was captured before; nothing else ends it."""
+        payload = {"summary": redact_text(summary) if summary else ""}
+        return await self._submit(self._host.new_id(), "end", payload)
+
+    # --- the queue ----------------------------------------------------------------------------------
+
+    async def drain(self, limit: float = DRAIN) -> bool:
+        """Wait until nothing waits, at most ``limit`` seconds; whether that was reached."""
+        self._kick()
+        try:
+            async with asyncio.timeout(limit):
+                while self._outbox.head is not None:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def retry(self, entry_id: str) -> None:
+        """Send an entry that is parked or unknown once more, as a new one: it may arrive twice. Raises
+        :class:`InvalidInput` if there is none."""
+        await self._outbox.retry(entry_id)
+        self._kick()
+
+    async def drop(self, entry_id: str) -> None:
+        """Forget an entry that is parked or unknown. Raises :class:`InvalidInput` if there is none."""
+        await self._outbox.drop(entry_id)
+
+    def release(self) -> None:
+        """Dispose of the session: nothing is sent by this, nothing new is admitted. What waits is still delivered, by
+        this bridge as long as it is open, or by a later process."""
+        self._registration.released = True
+        self._kick()
+
+    async def aclose(self) -> None:
+        """Stop delivering. What waits stays in the outbox; nothing is sent by this."""
+        self._registration.released = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._registration.aclose()
+        await self._gate.aclose()
+        for waiter in self._waiters.values():
+            waiter.cancel()
+
+    async def _admit(self, entry_id: str, kind: Kind, payload: dict[str, Json]) -> bool:
+        if self.released:
+            raise HandleClosed("the memory session was disposed of", "make a new one: MemoryBridge.session")
+        entry = Entry(entry_id, kind, self.cwd, payload, self._session.sync._writer.wall_ms())
+        admitted = await self._outbox.add(entry)
+        self._kick()
+        return admitted
+
+    async def _submit(self, entry_id: str, kind: Kind, payload: dict[str, Json]) -> dict[str, Json]:
+        waiter = self._waiters[entry_id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._admit(entry_id, kind, payload)
+            try:
+                async with asyncio.timeout(self._host.config.request_timeout_ms / 1000):
+                    reply = await asyncio.shield(waiter)
+            except TimeoutError:
+                return {"status": "queued", "entry": entry_id, "note": self.blocked or "it is on its way"}
+        finally:
+            self._waiters.pop(entry_id, None)
+        aside = self._outbox.aside.get(entry_id)
+        if aside is not None:
+            return {"status": aside.state, "entry": entry_id, "reason": aside.reason}
+        return {**(reply if isinstance(reply, dict) else {}), "status": "delivered", "entry": entry_id}
+
+    def _kick(self) -> None:
+        self._kicked.set()
+
+    async def _run(self) -> None:
+        """Deliver the queue, head by head, until the session is released and nothing waits."""
+        pause = PAUSE
+        while True:
+            head = self._outbox.head
+            if head is None:
+                self._idle.set()
+                if self.released:
+                    return
+                await self._kicked.wait()
+                self._kicked.clear()
+                continue
+            try:
+                await self._host.ready()
+                reply = await self._delivery.deliver(head)
+            except Blocked as error:
+                self.blocked = error.error.cause
+                unresolved = isinstance(error.error, ProjectUnresolved)
+                await self._host.sleep(max(pause, FAILURE_KEPT) if unresolved else pause)
+            except ScopelogError as error:  # no server, or our own disk
+                self.blocked = error.cause
+                _log.warning("the memory queue waits: %s", error.cause)
+                await self._host.sleep(pause)
+            else:
+                self.blocked, pause = None, PAUSE
+                self._answer(head.id, reply)
+                continue
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _answer(self, entry_id: str, reply: Json) -> None:
+        waiter = self._waiters.get(entry_id)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
