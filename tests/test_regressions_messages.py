@@ -263,7 +263,7 @@ def test_hostile_records_are_problems_of_their_own(state: Any) -> None:
     scope = ephemeral("op")
     rig.session.commit([assistant_output("op", "bad").append([["r", state]], "base")])
     rig.session.commit([scope.value(MEMO, key).set(1) for key in ("mine", '[["x"],2]', "[" * 500, '["fine","m"]')])
-    rig.session.commit([value(OPERATIONS, "else").set({"operation": "x" * 300}), value(OPERATIONS, "odd").set(5)])
+    rig.session.commit([value(OPERATIONS, "else").set("x" * 300), value(OPERATIONS, "odd").set(5)])
     (found,) = recover(rig.session)
     assert len(found.problems) == 1 and found.response is None
     assert [(tool.invocation_id, tool.memos) for tool in found.tools] == [("fine", {"m": 1})]

@@ -120,7 +120,7 @@ class Lane:
                     f"the scope {operation_id!r} is alive: another lane, or somebody else, uses that id",
                     "choose an id that is unique in the session",
                 )
-            yield operation, [*commit, running(self.name).set({"operation": operation_id})]
+            yield operation, [*commit, running(self.name).set(operation_id)]
 
     @contextmanager
     def _coming_in(self, operation_id: str) -> Iterator[Operation]:

@@ -4,7 +4,7 @@
 namespace              scope       key                         holds
 =====================  ==========  ==========================  ===========================================
 messages.entries       session     lane                        list: ``{entryId, message}``, settled
-messages.operations    session     lane                        value: ``{operation}`` while one runs in the lane
+messages.operations    session     lane                        value: the operation that runs in the lane
 pendingAssistantOutput operation   entry id                    list of encoded op batches, bases tagged base
 pendingToolOutput      operation   invocation id               the same of a tool's output
 memo                   operation   [invocation id, name]       value: what the tool wants to find again
@@ -44,8 +44,7 @@ def running(lane: str) -> Value[SessionScope]:
 
 def running_operation(value: Json) -> str | None:
     """The operation that a lane's value names."""
-    name = value.get("operation") if isinstance(value, dict) else None
-    return name if isinstance(name, str) else None
+    return value if isinstance(value, str) else None
 
 
 def assistant_output(operation: str, entry: str) -> List[EphemeralScope]:
