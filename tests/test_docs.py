@@ -14,13 +14,18 @@ import pytest
 
 import scopelog
 from scopelog import Durability, ScopelogError, Store, delta
-from scopelog.clients import messages
+from scopelog.clients import memory, messages
+from scopelog.clients.memory.outbox import Places
+from scopelog.clients.memory.tools import Tool
 from scopelog_engine import layout
+
+from .engram import EngramServer
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "scopes" / "README.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MESSAGES = (ROOT / "scopes" / "MESSAGES.md").read_text(encoding="utf-8")
+MEMORY = (ROOT / "scopes" / "MEMORY.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "engine" / "FORMAT.md").read_text(encoding="utf-8")
 
 
@@ -58,9 +63,49 @@ def test_the_snippets_of_the_messages_guide_run_in_order(tmp_path: Path, monkeyp
     cast("Store", names["store"]).close()
 
 
-@pytest.mark.parametrize("module", [delta, messages], ids=["delta", "messages"])
-def test_every_public_name_of_the_clients_is_in_their_guide(module: ModuleType) -> None:
-    shown = " ".join([*_snippets(MESSAGES), *re.findall(r"`[^`\n]+`", MESSAGES)])
+def test_the_snippets_of_the_memory_guide_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "memory_guide"}
+    snippets = _snippets(MEMORY)
+    assert len(snippets) >= 6
+    with EngramServer("3") as server:
+        monkeypatch.setenv("ENGRAM_URL", server.url)
+        server.model.resolve_to(str(tmp_path), "demo")
+        for snippet in snippets:
+            exec(compile(snippet, "scopes/MEMORY.md", "exec"), names)
+        server.check_invariants(
+            agents={"agent-1": [], "agent-2": []},
+            projects={"agent-1": "demo", "agent-2": "demo"},
+            secrets=["hunter2", "never closed"],
+        )
+
+
+@pytest.mark.parametrize("tool", memory.TOOLS.values(), ids=lambda tool: str(tool.name))
+def test_every_memory_tool_stands_in_the_row_of_its_kind(tool: Tool) -> None:
+    (row,) = [line for line in MEMORY.splitlines() if line.startswith(f"| `{tool.kind}` |")]
+    assert f"`{tool.name}`" in row
+
+
+def test_every_setting_and_default_of_the_memory_client_is_in_its_guide() -> None:
+    spelled: dict[object, str] = {None: "none", True: "true", "engram": "`engram`"}
+    for field in dataclasses.fields(memory.MemoryConfig):
+        default = spelled.get(field.default, str(field.default))
+        assert re.search(rf"^\| `{field.name}` \| {default} \|", MEMORY, re.MULTILINE), field.name
+
+
+def test_every_namespace_of_the_outbox_is_in_the_memory_guide() -> None:
+    places = Places("a")
+    for address in (places.queue, places.flight, places.done, places.key, places.aside("e")):
+        assert f"\n| `{address.namespace}` |" in MEMORY
+
+
+@pytest.mark.parametrize(
+    ("module", "guide"),
+    [(delta, MESSAGES), (messages, MESSAGES), (memory, MEMORY)],
+    ids=["delta", "messages", "memory"],
+)
+def test_every_public_name_of_the_clients_is_in_their_guide(module: ModuleType, guide: str) -> None:
+    shown = " ".join([*_snippets(guide), *re.findall(r"`[^`\n]+`", guide)])
     assert [name for name in module.__all__ if not re.search(rf"\b{name}\b", shown)] == []
     for name in module.__all__:
         public = getattr(module, name)
@@ -110,20 +155,26 @@ def test_every_result_of_a_read_is_spelled_out(cls: type) -> None:
     assert f"{cls.__name__}({', '.join(cls._fields)})" in GUIDE  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("text", [README, GUIDE, FORMAT], ids=["README", "guide", "FORMAT"])
+@pytest.mark.parametrize("text", [README, GUIDE, FORMAT, MEMORY], ids=["README", "guide", "FORMAT", "memory"])
 def test_no_paragraph_stands_twice(text: str) -> None:
     paragraphs = [part for part in text.split("\n\n") if len(part) > 80]
     assert sorted(set(paragraphs)) == sorted(paragraphs)
 
 
-@pytest.mark.parametrize("text", [README, GUIDE, FORMAT], ids=["README", "guide", "FORMAT"])
+@pytest.mark.parametrize("text", [README, GUIDE, FORMAT, MEMORY], ids=["README", "guide", "FORMAT", "memory"])
 def test_sections_and_files_that_are_referred_to_exist(text: str) -> None:
     sections = set(re.findall(r"^## (\d+)\. ", FORMAT, re.MULTILINE))
     if text is FORMAT:
         assert set(re.findall(r"section (\d+)", text)) <= sections
-    folder = {id(README): ROOT, id(GUIDE): ROOT / "scopes", id(FORMAT): ROOT / "engine"}[id(text)]
+    scopes = ROOT / "scopes"
+    folder = {id(README): ROOT, id(GUIDE): scopes, id(MEMORY): scopes, id(FORMAT): ROOT / "engine"}[id(text)]
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (folder / target).exists(), target
+        assert target.startswith("https://") or (folder / target).exists(), target
+    headings = {
+        re.sub(r"[^\w -]", "", line).lower().replace(" ", "-") for line in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+    for anchor in re.findall(r"\]\(#([^)]+)\)", text):
+        assert anchor in headings, anchor
 
 
 def test_the_digest_is_spelled_as_it_is_computed() -> None:

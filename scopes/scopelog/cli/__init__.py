@@ -12,6 +12,7 @@ Layout::
     looking     cat, stat, check, rm
     sessions    ls
     indexing    index
+    memory      the commands of the memory bridge; status, drain, retry, drop in remembering, check in reaching
     arrival     lines from a file or pipe as they arrive, and the signals that stop it
     progress    what record says while it runs
     output      text and JSON on standard output, errors and exit codes
@@ -43,8 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"error: {error.cause}\nhint: {error.remedy}\n")
         raise SystemExit(2) from None
     from .commands import cli
+    from .output import Notes
 
-    logging.basicConfig(level=logging.WARNING, format="note: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Notes())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     cli.main(None if arguments is None else [*arguments], prog_name="scopelog")
 
 

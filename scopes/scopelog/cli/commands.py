@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import interrupted, looking, output, overview, recording, scripts
+from . import interrupted, looking, memory, output, overview, recording, scripts
 from .options import (
     DEFAULT_KEY,
     DEFAULT_NAMESPACE,
@@ -197,5 +197,13 @@ def rm(store: str, session: str, yes: bool) -> None:
     looking.rm(store, session)
 
 
-for command in (overview.ls, overview.stat, overview.index, scripts.commit, scripts.retire, scripts.describe):
+for command in (
+    overview.ls,
+    overview.stat,
+    overview.index,
+    scripts.commit,
+    scripts.retire,
+    scripts.describe,
+    memory.memory,
+):
     cli.add_command(command)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import sys
@@ -91,6 +92,13 @@ def say(text: str) -> None:
     """A message on standard error, where progress and errors go."""
     with contextlib.suppress(OSError):  # nobody listens: no reason to stop
         click.echo(text, err=True)
+
+
+class Notes(logging.Formatter):
+    """What the library logs, as notes; it may quote a server, so what a terminal would act on is escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return f"note: {printable(record.message)}"
 
 
 # --- standard output ------------------------------------------------------------------------------

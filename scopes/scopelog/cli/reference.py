@@ -18,9 +18,10 @@ _HEAD: Final = """\
 # The command `scopelog`
 
 Generated from `--help` by `python -m scopelog.cli.reference`; a test fails if it has drifted. The command comes with
-the extra `cli`: `pip install '.[cli]'` in a checkout. Styles are for terminals: elsewhere output is plain text, with
-tabs between the columns of a table and no headings. `NO_COLOR` is honoured. Errors say one sentence of cause and one
-of remedy on standard error. Messages are never shown but by `cat` and `recover`.
+the extra `cli`: `pip install '.[cli]'` in a checkout; `memory drain` and `memory check` need the extra `engram`, too.
+Styles are for terminals: elsewhere output is plain text, with tabs between the columns of a table and no headings.
+`NO_COLOR` is honoured. Errors say one sentence of cause and one of remedy on standard error. Messages are never shown
+but by `cat` and `recover`.
 """
 
 

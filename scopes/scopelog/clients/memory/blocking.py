@@ -32,8 +32,8 @@ class BlockingMemoryBridge:
     def __init__(
         self, config: MemoryConfig | Mapping[str, Json] | None = None, *, environ: Mapping[str, str] = os.environ
     ) -> None:
-        self._loop = asyncio.new_event_loop()
         self._bridge = MemoryBridge(config, environ=environ)
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scopelog-memory", daemon=True)
         self._thread.start()
 

@@ -68,11 +68,15 @@ class MemoryBridge:
         if not isinstance(face, AsyncSession):
             raise InvalidInput(f"{given_as(session)} is no session", "pass a Session or an AsyncSession")
         place = id(face.sync), agent_id
-        known = self._sessions.get(place)
-        if known is not None and not known.released:
-            return known
-        if known is not None:
+        while (known := self._sessions.get(place)) is not None:
+            if not known.released:
+                return known
             await known.aclose()  # one task delivers an outbox
+            if self._sessions.get(place) is known:  # nobody was faster
+                del self._sessions[place]
+        if self._closed:
+            raise HandleClosed("the memory bridge is closed", "make a new one")
+        self._sessions = {where: one for where, one in self._sessions.items() if not one.settled}
         made = self._sessions[place] = MemorySession(self._host, face, agent_id, cwd)
         return made
 
@@ -88,7 +92,7 @@ class MemoryBridge:
     async def aclose(self) -> None:
         """Stop delivering and let go of the connections. Ends no row, and sends nothing; the server runs on."""
         self._closed = True
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             await session.aclose()
         await self._keeper.aclose()
         await self._transport.aclose()

@@ -14,12 +14,14 @@ end       GET the row, then POST end     the row tells
 
 An answer that is no success never starts a lookup or a replay: 4xx parks the entry with its reason; 5xx does where the
 server cannot tell repeats, and otherwise it is looked up and sent again once the queue goes on.
+An archive's operation id is ``<agent id>/<entry id>``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 from .capture import archive_topic
@@ -51,10 +53,17 @@ class Blocked(Exception):
 class Delivery:
     """Delivers the head of one outbox. One call at a time."""
 
-    def __init__(self, transport: Asker, outbox: Outbox, gate: ProjectGate, registration: Registration) -> None:
+    def __init__(
+        self,
+        transport: Asker,
+        outbox: Outbox,
+        gate_of: Callable[[str | None], ProjectGate],
+        registration: Registration,
+    ) -> None:
+        """``gate_of``: the project gate of a working directory."""
         self._transport = transport
         self._outbox = outbox
-        self._gate = gate
+        self._gate_of = gate_of
         self._registration = registration
 
     async def deliver(self, entry: Entry) -> Json:
@@ -65,33 +74,31 @@ class Delivery:
         if entry.kind == "end":
             return await self._end(entry)
         request = self._outbox.frozen
-        if request is None:
-            request = await self._freeze(entry)
-            if request is None:
-                return None
-            return await self._send(entry, request)
-        if self._outbox.unsent:
-            await self._outbox.freeze(request)  # from here on it may have been sent
-            return await self._send(entry, request)
-        return await self._recover(entry, request)  # it may have been sent, by this process or an earlier one
+        if request is not None and not self._outbox.unsent:
+            return await self._recover(entry, request)  # it may have been sent, by this process or an earlier one
+        # nothing of it has arrived yet: as long as that is proved, the row is looked at anew before each try
+        request = await self._freeze(entry)
+        return None if request is None else await self._send(entry, request)
 
     # --- the first time -----------------------------------------------------------------------------
 
     async def _freeze(self, entry: Entry) -> dict[str, Json] | None:
         """The request, with the project and key there are now: resolved at the first send, then the same for ever."""
-        project = await self._project()
+        project = await self._project(entry)
         if project is None:
             return None
         # an entry that was admitted carries the right to register its row, also after the disposal
-        if not await self._registration.ensure(project, entitled=True):
+        if not await self._registration.ensure(project, directory=entry.cwd, entitled=True):
             raise Blocked(_unregistered())
-        request = _request_of(entry, self._registration.key, project)
-        await self._outbox.freeze(request)
+        request = _request_of(entry, self._outbox.places.agent_id, self._registration.key, project)
+        await self._outbox.freeze(request)  # before the first send: a later try is this request, whatever rotated
         return request
 
-    async def _project(self) -> str | None:
+    async def _project(self, entry: Entry) -> str | None:
+        """The project of the directory in which the entry was captured; None once it is parked for want of one."""
         try:
-            resolution = await self._gate.resolve()
+            # fail closed: never the server's directory, nor that of a later process of the same agent
+            resolution = await self._gate_of(entry.cwd).resolve()
         except EngramError as error:
             raise Blocked(error) from error
         if resolution.state == "resolved":
@@ -105,7 +112,7 @@ class Delivery:
         try:
             reply = await self._transport.request(request["method"], request["path"], body=request["body"])
         except HttpError as error:
-            return await self._answered(entry, request, error, replay=replay)
+            return await self._answered(request, error, replay=replay)
         except RequestRefused as error:  # proof of non-delivery: the next try is the first, also in a later process
             await self._outbox.freeze(request, unsent=not replay)
             raise Blocked(error) from error
@@ -120,20 +127,25 @@ class Delivery:
         await self._outbox.delivered()
         return reply
 
-    async def _answered(self, entry: Entry, request: dict[str, Json], error: HttpError, *, replay: bool) -> Json:
+    async def _answered(self, request: dict[str, Json], error: HttpError, *, replay: bool) -> Json:
         """An answer that is no success: it starts no lookup and no replay."""
         if replay and error.status in (409, 410):
             return await self._settle_by_lookup(request)  # the first one may have come through after all
-        if error.status >= 500 and self._tells_repeats:
+        if error.status >= 500 and self._tells_repeats(error):
             raise Blocked(error) from error
+        self._registration.forget()  # it may have been about the row: that is looked at before the next entry
         await self._outbox.set_aside("parked", error.message if error.code == "" else f"{error.code}: {error.message}")
         return None
 
-    @property
-    def _tells_repeats(self) -> bool:
+    def _tells_repeats(self, error: EngramError | None = None) -> bool:
         """Whether the server keeps the ids of operations and inboxes: no capability of their own says so, but they
-        came with this one."""
-        return RESUME in (self._transport.capabilities or ())
+        came with this one.
+
+        :raises Blocked: it has not told yet what it can do; nothing is given up before that.
+        """
+        if self._transport.capabilities is None:
+            raise Blocked(error or _undecided())
+        return RESUME in self._transport.capabilities
 
     # --- after an unknown outcome -------------------------------------------------------------------
 
@@ -142,20 +154,20 @@ class Delivery:
             async with asyncio.timeout(RECOVERY_LIMIT):
                 if entry.kind in SAVES:
                     return await self._recover_save(entry, request)
-                if self._tells_repeats:
-                    return await self._send_again(entry, request)
+                if self._tells_repeats():
+                    return await self._send_again(request)
         except TimeoutError:
             _log.warning("what became of a memory entry of kind %s could not be told in time", entry.kind)
             raise Blocked(_undecided()) from None
         await self._outbox.set_aside("unknown", "its outcome is unknown, and this server does not tell repeats")
         return None
 
-    async def _send_again(self, entry: Entry, request: dict[str, Json]) -> Json:
+    async def _send_again(self, request: dict[str, Json]) -> Json:
         """The same bytes, to a server that knows them again."""
         try:
             reply = await self._transport.request(request["method"], request["path"], body=request["body"])
         except HttpError as error:
-            return await self._answered(entry, request, error, replay=False)
+            return await self._answered(request, error, replay=False)
         except TransportFailed as error:
             raise Blocked(error) from error
         await self._outbox.delivered()
@@ -199,23 +211,30 @@ class Delivery:
     async def _end(self, entry: Entry) -> Json:
         """Nobody else ends a row, and only the session's own: a row that is absent or ended is left alone, for a second
         end would overwrite its summary. Reading first also tells what became of an earlier try."""
-        key = self._registration.key
+        frozen = self._outbox.frozen
+        # once tried it is the end of that row: the key may have rotated since
+        key = self._registration.key if frozen is None else str(frozen["path"][1])
         try:
             row = await self._transport.request("GET", ["sessions", key])
         except HttpError as error:
-            if error.status != 404:
+            if error.status >= 500:
                 raise Blocked(error) from error
+            if error.status != 404:
+                await self._outbox.set_aside("parked", error.message)
+                return None
             row = None
         except TransportFailed as error:
             raise Blocked(error) from error
         if not isinstance(row, dict) or row.get("ended_at"):
-            tried = self._outbox.frozen is not None and isinstance(row, dict)
+            tried = frozen is not None and isinstance(row, dict)
             self._registration.forget()
             await self._outbox.delivered()
             note = (
                 "the session has no row on the server" if not isinstance(row, dict) else "the session was ended before"
             )
             return {"ended": True, "session_id": key} if tried else {"ended": False, "note": note, "session_id": key}
+        if await self._project(entry) is None:  # no write without one
+            return None
         request = {
             "method": "POST",
             "path": ["sessions", key, "end"],
@@ -236,7 +255,7 @@ class Delivery:
         return {"ended": True, "session_id": key}
 
 
-def _request_of(entry: Entry, key: str, project: str) -> dict[str, Json]:
+def _request_of(entry: Entry, agent_id: str, key: str, project: str) -> dict[str, Json]:
     payload = dict(entry.payload)
     if entry.kind == "prompt":
         body = {"session_id": key, "content": payload["content"], "project": project, "source_inbox_id": entry.id}
@@ -250,7 +269,9 @@ def _request_of(entry: Entry, key: str, project: str) -> dict[str, Json]:
         # the key is part of the topic: two sessions of a project do not overwrite each other's
         topic = {"topic_key": archive_topic(key)}
         payload = {"title": "Compaction recovery summary", "type": _SUMMARY, "scope": "project", **payload, **topic}
-    body = {"session_id": key, "project": project, **payload, "operation_id": entry.id}
+    # the server knows operations of all sessions by their ids, and a compaction's id is unique in its session only
+    operation = f"{agent_id}/{entry.id}" if entry.kind == "archive" else entry.id
+    body = {"session_id": key, "project": project, **payload, "operation_id": operation}
     return {"method": "POST", "path": "/observations", "body": {k: v for k, v in body.items() if v is not None}}
 
 

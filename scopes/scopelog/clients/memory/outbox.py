@@ -112,7 +112,11 @@ class Contents:
     @classmethod
     def of(cls, source: Reads, places: Places) -> Contents:
         """Read it. Elements that are none of ours are left out, and said so."""
-        waiting = [entry for e in source.read(places.queue) if (entry := entry_of(e.element, e.seq)) is not None]
+        waiting: dict[str, Entry] = {}  # one of an id: an event is one entry, whatever brought it here twice
+        for e in source.read(places.queue):
+            entry = entry_of(e.element, e.seq)
+            if entry is not None:
+                waiting.setdefault(entry.id, entry)
         done = [(e.seq, str(e.element)) for e in source.read(places.done, order="desc", limit=4 * DONE_KEPT)]
         aside: dict[str, Aside] = {}
         for stored in source.scan("memory.aside", aside_key(places.agent_id)):
@@ -121,7 +125,7 @@ class Contents:
                 aside[found.entry.id] = found
         flight, key = source.get(places.flight), source.get(places.key)
         return cls(
-            waiting,
+            list(waiting.values()),
             flight if isinstance(flight, dict) and isinstance(flight.get("id"), str) else None,
             aside,
             done[::-1],
@@ -234,20 +238,31 @@ class Outbox:
         Raises :class:`InvalidInput` if there is none of that id.
         """
         aside = self._aside(entry_id)
-        receipt = await self._session.commit(
-            [self.places.queue.append(aside.entry.stored()), self.places.aside(entry_id).delete()]
-        )
-        del self._stored.aside[entry_id]
-        entry = aside.entry
+        del self._stored.aside[entry_id]  # before the commit: nobody else puts it back as well
         self._ids.add(entry_id)
+        try:
+            receipt = await self._session.commit(
+                [self.places.queue.append(aside.entry.stored()), self.places.aside(entry_id).delete()]
+            )
+        except BaseException:
+            self._ids.discard(entry_id)
+            self._stored.aside[entry_id] = aside
+            raise
+        entry = aside.entry
         self._stored.waiting.append(Entry(entry.id, entry.kind, entry.cwd, entry.payload, entry.at, receipt.first))
+        self._stored.waiting.sort(key=lambda one: one.seq)
 
     async def drop(self, entry_id: str) -> None:
         """Forget an entry that was set aside. Raises :class:`InvalidInput` if there is none of that id."""
-        self._aside(entry_id)
-        await self._session.commit([self.places.aside(entry_id).delete(), self.places.done.append(entry_id)])
+        aside = self._aside(entry_id)
         del self._stored.aside[entry_id]
         self._done.add(entry_id)
+        try:
+            await self._session.commit([self.places.aside(entry_id).delete(), self.places.done.append(entry_id)])
+        except BaseException:
+            self._done.discard(entry_id)
+            self._stored.aside[entry_id] = aside
+            raise
 
     # --- steps --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
 from .errors import EngramError, HttpError
@@ -57,6 +57,7 @@ class Registration:
         self._clock = clock
         self._new_key = new_key
         self._confirmed = float("-inf")
+        self._project = ""  # that the row was registered for
         self._asking: SharedFlight[bool] = SharedFlight()
 
     @property
@@ -64,17 +65,21 @@ class Registration:
         """The memory key now."""
         return self._outbox.key
 
-    async def ensure(self, project: str, *, entitled: bool = False) -> bool:
+    async def ensure(self, project: str, *, directory: str | None = None, entitled: bool = False) -> bool:
         """Whether the session has a row that takes writes, registering or renewing it if it is due.
 
+        ``directory``: the working directory that ``project`` is that of, the session's own unless given.
         ``entitled``: for an entry that was admitted before the disposal, which carries the right to register. A
         failure is logged and never remembered; if the row was confirmed before, and not rotated, the answer is yes.
         """
         if not project or (self.released and not entitled):
             return False
-        if self.registered and self._clock() - self._confirmed < TRUSTED:
-            return True
-        return await self._asking.join(lambda: self._attempt(project))
+        while not (self._holds(project) and self._clock() - self._confirmed < TRUSTED):
+            done = await self._asking.join(lambda: self._attempt(project, directory or self._cwd))
+            if not done or self._holds(project):
+                return done
+            # else the attempt that was joined was for another project: ours is next
+        return True
 
     def forget(self) -> None:
         """The row was ended: the next write looks at it again."""
@@ -85,17 +90,23 @@ class Registration:
         """Give up an attempt in flight."""
         await self._asking.abandon()
 
-    async def _attempt(self, project: str) -> bool:
-        before, known = self.key, self.registered
+    def _holds(self, project: str) -> bool:
+        return self.registered and self._project == project
+
+    async def _attempt(self, project: str, directory: str | None) -> bool:
+        before, known = self.key, self._holds(project)
         try:
             ended = await self._is_ended()
+            if ended:
+                self.forget()  # whatever becomes of the rest: this row takes no writes any more
             if ended and not self._resumes:
                 await self._rotate("session_already_ended")
-            await self._post(project, resume=ended and self._resumes)
+            await self._post(project, directory, resume=ended and self._resumes)
         except EngramError as error:
             _log.warning("the memory session could not be registered: %s", error.cause)
+            # a failure that says nothing of the key never rotates it
             return known and self.key == before and self.registered
-        self.registered, self._confirmed = True, self._clock()
+        self.registered, self._confirmed, self._project = True, self._clock(), project
         return True
 
     @property
@@ -113,32 +124,36 @@ class Registration:
             raise
         return isinstance(row, dict) and bool(row.get("ended_at"))
 
-    async def _post(self, project: str, *, resume: bool) -> None:
+    async def _post(self, project: str, directory: str | None, *, resume: bool) -> None:
         for attempt in range(1, _ROUNDS + 1):
-            body = {"id": self.key, "project": project, "directory": self._cwd, "ownership_mode": "project_owned"}
+            body = {"id": self.key, "project": project, "directory": directory, "ownership_mode": "project_owned"}
             try:
                 reply = await self._transport.request(
                     "POST", "/sessions", body={**body, "resume": True} if resume else body
                 )
             except HttpError as error:
                 # only what the server itself says of the key rotates it, and once: then it is tried again
-                if error.status != 409 or error.code not in UNUSABLE or attempt == _ROUNDS:
+                if error.status != 409 or error.code not in UNUSABLE:
+                    raise
+                self.forget()
+                if attempt == _ROUNDS:
                     raise
                 resume = error.code == "session_already_ended" and self._resumes
                 if not resume:
                     await self._rotate(error.code)
                 continue
             given = reply.get("id") if isinstance(reply, dict) else None
-            if resume and isinstance(given, str) and given and given != self.key:
+            if not resume:
+                return
+            if not isinstance(given, str) or not given:
+                raise EngramError("the memory server resumed a session without saying its id", "it is tried again")
+            if given != self.key:
                 _log.warning("the memory key %s goes on as %s (session_already_ended)", self.key, given)
-                await self._outbox.rotate(given, "session_already_ended")
+                await self._outbox.rotate(given, "session_already_ended")  # stored before it is used
             return
 
     async def _rotate(self, reason: str) -> None:
         new = self._new_key()
         _log.warning("the memory key %s is unusable (%s): it is %s from now on", self.key, reason, new)
         self.forget()
-        await self._outbox.rotate(new, reason)
-
-
-Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+        await self._outbox.rotate(new, reason)  # stored before it is used: a restarted process goes on with it

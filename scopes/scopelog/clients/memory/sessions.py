@@ -61,10 +61,14 @@ class MemorySession:
         self._host = host
         self._session = session
         self._outbox = Outbox(session, agent_id)
-        self._gate = ProjectGate(host.transport, cwd, ready=host.ready, clock=host.clock, sleep=host.sleep)
+        self._gates: dict[str | None, ProjectGate] = {}  # an earlier process may have had another directory
+        self._gate = self._gate_of(cwd)
         self._registration = Registration(host.transport, self._outbox, cwd, clock=host.clock, new_key=host.new_id)
-        self._delivery = Delivery(host.transport, self._outbox, self._gate, self._registration)
-        self._kicked = asyncio.Event()
+        self._delivery = Delivery(host.transport, self._outbox, self._gate_of, self._registration)
+        self._kicked = asyncio.Event()  # there may be something to deliver
+        self._hurried = asyncio.Event()  # somebody waits for the queue: no pause
+        self._closed = False
+        self._archiving: set[str] = set()
         self._idle = asyncio.Event()
         self._waiters: dict[str, asyncio.Future[Json]] = {}
         self._notice: str | None = None
@@ -81,6 +85,11 @@ class MemorySession:
     def released(self) -> bool:
         """Whether it was disposed of."""
         return self._registration.released
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was disposed of, and delivers nothing any more."""
+        return self.released and self._task.done()
 
     @property
     def waiting(self) -> list[Entry]:
@@ -112,8 +121,17 @@ class MemorySession:
     async def archive(self, compaction_id: str, summary: str) -> Outcome | None:
         """Keep the summary of a compaction; the outcome is told once by :meth:`take_notice`. None if that compaction
         was archived before."""
-        if self._outbox.state(compaction_id) is not None:
+        if compaction_id in self._archiving or self._outbox.state(compaction_id) is not None:
             return None
+        self._archiving.add(compaction_id)  # before the work: the same compaction may be told of again meanwhile
+        try:
+            outcome, project = await self._archive(compaction_id, summary)
+        finally:
+            self._archiving.discard(compaction_id)
+        self._notice = notice(outcome, project)
+        return outcome
+
+    async def _archive(self, compaction_id: str, summary: str) -> tuple[Outcome, str]:
         outcome, project = Outcome.UNAVAILABLE, ""
         content = redact_text(summary)
         if content and not self.released:
@@ -123,8 +141,7 @@ class MemorySession:
                     outcome = await self._archived(compaction_id, content)
             except EngramError as error:
                 _log.warning("a compaction could not be archived: %s", error.cause)
-        self._notice = notice(outcome, project)
-        return outcome
+        return outcome, project
 
     async def _archived(self, compaction_id: str, content: str) -> Outcome:
         answer = await self._submit(compaction_id, "archive", {"content": content})
@@ -157,10 +174,18 @@ class MemorySession:
     async def submit(self, kind: str, payload: dict[str, Json]) -> dict[str, Json]:
         """Through the outbox, with the answer of the server if it comes within the request timeout.
 
+        A server that is away delays nobody for longer: the entry waits, and its project is asked for before it is sent.
         Raises :class:`ProjectUnresolved` before anything is stored.
         """
-        await self.project()
-        return await self._submit(self._host.new_id(), kind, payload)  # type: ignore[arg-type]
+        until = asyncio.get_running_loop().time() + self._host.config.request_timeout_ms / 1000
+        try:
+            async with asyncio.timeout_at(until):
+                await self.project()
+        except ProjectUnresolved:
+            raise
+        except (EngramError, TimeoutError) as error:
+            _log.warning("the memory project could not be asked for yet (%s)", type(error).__name__)
+        return await self._submit(self._host.new_id(), kind, payload, until)  # type: ignore[arg-type]
 
     async def start(self) -> dict[str, Json]:
         """Register the session's row now."""
@@ -176,8 +201,8 @@ class MemorySession:
     # --- the queue ----------------------------------------------------------------------------------
 
     async def drain(self, limit: float = DRAIN) -> bool:
-        """Wait until nothing waits, at most ``limit`` seconds; whether that was reached."""
-        self._kick()
+        """Wait until nothing waits, at most ``limit`` seconds; whether that was reached. A pause ends by this."""
+        self._kick(hurry=True)
         try:
             async with asyncio.timeout(limit):
                 while self._outbox.head is not None:
@@ -191,7 +216,7 @@ class MemorySession:
         """Send an entry that is parked or unknown once more, as a new one: it may arrive twice. Raises
         :class:`InvalidInput` if there is none."""
         await self._outbox.retry(entry_id)
-        self._kick()
+        self._kick(hurry=True)
 
     async def drop(self, entry_id: str) -> None:
         """Forget an entry that is parked or unknown. Raises :class:`InvalidInput` if there is none."""
@@ -200,45 +225,75 @@ class MemorySession:
     def release(self) -> None:
         """Dispose of the session: nothing is sent by this, nothing new is admitted. What waits is still delivered, by
         this bridge as long as it is open, or by a later process."""
-        self._registration.released = True
+        self._registration.released = True  # an end is sent by the end tool alone
         self._kick()
 
     async def aclose(self) -> None:
         """Stop delivering. What waits stays in the outbox; nothing is sent by this."""
-        self._registration.released = True
+        self._registration.released = self._closed = True
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._registration.aclose()
-        await self._gate.aclose()
+        for gate in self._gates.values():
+            await gate.aclose()
         for waiter in self._waiters.values():
-            waiter.cancel()
+            if not waiter.done():
+                waiter.set_result(None)  # its entry is queued
 
     async def _admit(self, entry_id: str, kind: Kind, payload: dict[str, Json]) -> bool:
         if self.released:
             raise HandleClosed("the memory session was disposed of", "make a new one: MemoryBridge.session")
         entry = Entry(entry_id, kind, self.cwd, payload, self._session.sync._writer.wall_ms())
-        admitted = await self._outbox.add(entry)
+        admitted = await self._outbox.add(entry)  # durable before anything of it is sent
         self._kick()
         return admitted
 
-    async def _submit(self, entry_id: str, kind: Kind, payload: dict[str, Json]) -> dict[str, Json]:
+    async def _submit(
+        self, entry_id: str, kind: Kind, payload: dict[str, Json], until: float | None = None
+    ) -> dict[str, Json]:
+        if until is None:
+            until = asyncio.get_running_loop().time() + self._host.config.request_timeout_ms / 1000
         waiter = self._waiters[entry_id] = asyncio.get_running_loop().create_future()
         try:
             await self._admit(entry_id, kind, payload)
             try:
-                async with asyncio.timeout(self._host.config.request_timeout_ms / 1000):
+                async with asyncio.timeout_at(until):
                     reply = await asyncio.shield(waiter)
             except TimeoutError:
-                return {"status": "queued", "entry": entry_id, "note": self.blocked or "it is on its way"}
+                reply = None
         finally:
             self._waiters.pop(entry_id, None)
         aside = self._outbox.aside.get(entry_id)
         if aside is not None:
             return {"status": aside.state, "entry": entry_id, "reason": aside.reason}
+        if self._outbox.state(entry_id) != "delivered":
+            return {"status": "queued", "entry": entry_id, "note": self.blocked or "it is on its way"}
         return {**(reply if isinstance(reply, dict) else {}), "status": "delivered", "entry": entry_id}
 
-    def _kick(self) -> None:
+    def _gate_of(self, cwd: str | None) -> ProjectGate:
+        gate = self._gates.get(cwd)
+        if gate is None:
+            host = self._host
+            gate = ProjectGate(host.transport, cwd, ready=host.ready, clock=host.clock, sleep=host.sleep)
+            self._gates[cwd] = gate
+        return gate
+
+    def _kick(self, *, hurry: bool = False) -> None:
         self._kicked.set()
+        if hurry:
+            self._hurried.set()
+        if self._task.done() and not self._closed:  # disposed of while this entry was being stored
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _pause(self, seconds: float) -> None:
+        pausing = asyncio.ensure_future(self._host.sleep(seconds))
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait([pausing, hurried], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pausing.cancel()
+            hurried.cancel()
+        self._hurried.clear()
 
     async def _run(self) -> None:
         """Deliver the queue, head by head, until the session is released and nothing waits."""
@@ -247,6 +302,7 @@ class MemorySession:
             head = self._outbox.head
             if head is None:
                 self._idle.set()
+                self._hurried.clear()
                 if self.released:
                     return
                 await self._kicked.wait()
@@ -258,11 +314,11 @@ class MemorySession:
             except Blocked as error:
                 self.blocked = error.error.cause
                 unresolved = isinstance(error.error, ProjectUnresolved)
-                await self._host.sleep(max(pause, FAILURE_KEPT) if unresolved else pause)
+                await self._pause(max(pause, FAILURE_KEPT) if unresolved else pause)
             except ScopelogError as error:  # no server, or our own disk
                 self.blocked = error.cause
                 _log.warning("the memory queue waits: %s", error.cause)
-                await self._host.sleep(pause)
+                await self._pause(pause)
             else:
                 self.blocked, pause = None, PAUSE
                 self._answer(head.id, reply)

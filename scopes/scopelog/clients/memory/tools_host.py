@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -141,8 +140,9 @@ def _fits(value: Any, declared: Object, *, blank: bool) -> bool:
     if kind == "boolean":
         return isinstance(value, bool)
     # a bool is not a number here, a text of digits is none either, and a float is never cut to an integer
-    if type(value) is not int and not (kind == "number" and type(value) is float and math.isfinite(value)):
+    if type(value) is not int and not (kind == "number" and type(value) is float):
         return False
+    # NaN is within no bounds
     return bool(declared["minimum"] <= value <= declared.get("maximum", value))
 
 

@@ -1,0 +1,307 @@
+"""memory status, drain, retry, drop: the outboxes of agent sessions, from a store that a harness may be writing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from scopelog_engine.check import Finding
+
+from ..aio import AsyncSession
+from ..clients.memory import EngramError, Entry, MemoryBridge, MemoryConfig, MemorySession, load_config
+from ..clients.memory.outbox import Contents, Outbox, Places
+from ..clients.memory.transport import require_httpx2
+from ..errors import InvalidInput, NoSuchSession, ScopelogError
+from ..session import Session, SessionReader
+from ..store import Store
+from . import output
+from .looking import opened, raise_unread, require
+from .output import printable
+
+REASON_SHOWN: Final = 500  # characters; a server may say anything
+_KEYED: Final = frozenset(
+    {"memory.outbox", "memory.done", "memory.flight", "memory.key"}
+)  # their key is the agent's id
+_ASIDE: Final = "memory.aside"
+_UNSENT: Final = "the connection was refused: it has not arrived"
+
+
+class Shown(NamedTuple):
+    """What may be shown of an entry: nothing that it says."""
+
+    id: str
+    kind: str
+    state: str
+    at: int | None
+    reason: str | None
+
+
+class Box(NamedTuple):
+    """The outbox of one agent session, as it is stored."""
+
+    agent: str
+    contents: Contents
+    rotated: str | None
+
+    @property
+    def key(self) -> str:
+        return self.contents.key or self.agent
+
+    @property
+    def entries(self) -> list[Shown]:
+        """Those that are not done with: what waits, in its order, then what is set aside, the oldest first."""
+        flight, waiting, aside = self.contents.flight, self.contents.waiting, self.contents.aside
+        found = [_shown(entry, "pending", None) for entry in waiting]
+        if found and flight is not None and flight["id"] == found[0].id:
+            found[0] = found[0]._replace(state="in flight", reason=_UNSENT if flight.get("unsent") else None)
+        set_aside = sorted(aside.values(), key=lambda one: one.entry.at)
+        return found + [_shown(one.entry, one.state, one.reason) for one in set_aside]
+
+    def count(self, state: str) -> int:
+        return sum(one.state == state for one in self.contents.aside.values())
+
+
+def _shown(entry: Entry, state: str, reason: str | None) -> Shown:
+    return Shown(entry.id, entry.kind, state, entry.at or None, None if reason is None else reason[:REASON_SHOWN])
+
+
+def boxes_of(reader: SessionReader, agent: str | None = None) -> list[Box]:
+    """The outboxes in a session, by agent id; of all agents, or of one, whether it has one or not."""
+    agents = _agents(reader) if agent is None else [agent]
+    return [_box(reader, Places(one)) for one in agents]
+
+
+def _agents(reader: SessionReader) -> list[str]:
+    """Who has an outbox. Lists of the session scope cannot be listed, so the log is read: an agent whose entries were
+    only captured has nothing but its list."""
+    found: set[str] = set()
+    for record in reader.records():
+        if record.scope is not None or not record.key:  # no agent has an empty id
+            continue
+        if record.namespace in _KEYED:
+            found.add(record.key)
+        elif record.namespace == _ASIDE:
+            agent = _agent_of(record.key)
+            if agent is not None:
+                found.add(agent)
+    return sorted(found)
+
+
+def _agent_of(key: str) -> str | None:
+    try:
+        parts = json.loads(key)
+    except (ValueError, RecursionError):
+        return None
+    return parts[0] if isinstance(parts, list) and parts and isinstance(parts[0], str) and parts[0] else None
+
+
+def _box(reader: SessionReader, places: Places) -> Box:
+    stored = reader.get(places.key)
+    reason = stored.get("reason", "") if isinstance(stored, dict) else ""
+    contents = Contents.of(reader, places)
+    rotated = None if contents.key is None else str(reason)[:REASON_SHOWN]
+    return Box(places.agent_id, contents, rotated)
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+def status(path: str, session: str | None, as_json: bool) -> None:
+    """The outboxes of one session, or of each. What cannot be read is named, then raised."""
+    unreadable: list[Finding] = []
+    damage: ScopelogError | None = None
+    found = 0
+    with opened(path) as store:
+        for name in store.sessions(unreadable=unreadable) if session is None else (session,):
+            try:
+                boxes = _boxes_beside(store, name)
+            except NoSuchSession:
+                if session is not None:
+                    raise
+                continue  # deleted meanwhile
+            except ScopelogError as error:
+                if session is not None:
+                    raise
+                if damage is not None:
+                    output.say(f"note: {printable(error.cause)}")
+                damage = damage or error
+                continue
+            found += len(boxes)
+            for box in boxes:
+                _show(name, box, as_json)
+    if not found and not as_json and damage is None:
+        output.put_text("no agent session has an outbox")
+    if damage is not None:
+        raise damage
+    raise_unread(unreadable)
+
+
+def _boxes_beside(store: Store, session: str) -> list[Box]:
+    with store.reader(session) as reader:
+        boxes = boxes_of(reader)
+        unread = reader.stats()["unread_bytes"]
+    if unread:
+        what = f"{output.count(unread, 'byte')} could not be read: a writer at work, a torn tail or damage; ask check"
+        output.say(f"note: {printable(session)}: {what}")
+    return boxes
+
+
+def _show(session: str, box: Box, as_json: bool) -> None:
+    contents, entries = box.contents, box.entries
+    unknown, parked = box.count("unknown"), box.count("parked")
+    ages = [None if one.at is None else max(0.0, time.time() - one.at / 1000) for one in entries]
+    if as_json:
+        output.put_json(
+            {
+                "session": session,
+                "agent": box.agent,
+                "key": box.key,
+                "rotated": box.rotated,
+                "waiting": len(contents.waiting),
+                "unknown": unknown,
+                "parked": parked,
+                "done": len(contents.done),
+                "entries": [
+                    {**one._asdict(), "age": None if age is None else round(age, 3)}
+                    for one, age in zip(entries, ages, strict=True)
+                ],
+            }
+        )
+        return
+    rotated = "" if box.rotated is None else f" (rotated: {box.rotated})"
+    counts = f"{len(contents.waiting)} waiting, {unknown} unknown, {parked} parked, {len(contents.done)} done"
+    output.put_text(printable(f"{session}: agent {box.agent}, key {box.key}{rotated}: {counts}"))
+    for one, age in zip(entries, ages, strict=True):
+        cells = (f"{one.state:9}", f"{one.kind:8}", one.id, "" if age is None else _age(age), one.reason or "")
+        output.put_text("  " + "  ".join(map(printable, cells)).rstrip())
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+# --- drain ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _locked(path: str, session: str) -> Iterator[tuple[Store, Session]]:
+    """The session, open for writing. Raises :class:`StoreLocked`, which names the holder; makes no session."""
+    require(path, session)
+    with opened(path) as store, store.session(session) as writer:
+        yield store, writer
+
+
+def drain(path: str, session: str, agent: str | None, timeout: float, as_json: bool) -> None:
+    """Deliver what waits; raises :class:`EngramError` if something of it was not delivered."""
+    config = load_config(None, os.environ)
+    require_httpx2()  # before the lock is taken: nothing is to be had without it
+    with _locked(path, session) as (store, writer):
+        with store.reader(session) as reader:
+            boxes = boxes_of(reader, agent)
+        waiting = [box for box in boxes if box.contents.waiting]
+        if not waiting:
+            if not as_json:
+                output.put_text("nothing waits")
+            return
+        asyncio.run(_drain(config, writer, waiting, timeout, as_json))
+
+
+async def _drain(config: MemoryConfig, writer: Session, waiting: Sequence[Box], timeout: float, as_json: bool) -> None:
+    face = AsyncSession(writer)
+    async with MemoryBridge(config) as bridge:
+        await bridge.ready()
+        # the directory is that of the oldest: each entry goes to the project of the one that it was captured in
+        memories = [await bridge.session(face, box.agent, box.contents.waiting[0].cwd) for box in waiting]
+        await asyncio.gather(*(memory.drain(timeout) for memory in memories))
+        # told before the bridge closes: a request that it gives up then is in flight, and shown so by status
+        left = aside = 0
+        for box, memory in zip(waiting, memories, strict=True):
+            for entry in box.contents.waiting:
+                state = _tell(memory, entry, as_json)
+                left += state in ("pending", "in flight")
+                aside += state in ("unknown", "parked")
+        reasons = [memory.blocked for memory in memories if memory.waiting and memory.blocked is not None]
+    if left:
+        why = f" ({reasons[0]})" if reasons else ""
+        raise EngramError(f"{_entries(left, 'waits', 'wait')} still{why}", "see scopelog memory check, and drain again")
+    if aside:
+        raise EngramError(
+            f"{_entries(aside, 'was', 'were')} not delivered, and set aside", "use scopelog memory retry or drop"
+        )
+
+
+def _entries(count: int, one: str, more: str) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'} {one if count == 1 else more}"
+
+
+def _tell(memory: MemorySession, entry: Entry, as_json: bool) -> str:
+    state = memory.state(entry.id) or "delivered"  # None: done with so long ago that its id is forgotten
+    aside = memory.aside.get(entry.id)
+    reason = aside.reason[:REASON_SHOWN] if aside is not None else None
+    if as_json:
+        output.put_json(
+            {"agent": memory.agent_id, "entry": entry.id, "kind": entry.kind, "state": state, "reason": reason}
+        )
+    else:
+        cells = (f"{state:9}", f"{entry.kind:8}", entry.id, reason or "")
+        output.put_text("  ".join(map(printable, cells)).rstrip())
+    return state
+
+
+# --- retry and drop -------------------------------------------------------------------------------
+
+
+def retry(path: str, session: str, entries: Sequence[str], agent: str | None) -> None:
+    """Put entries that were set aside back into the queue; sends nothing."""
+    _each(path, session, entries, agent, Outbox.retry, "queued again")
+
+
+def drop(path: str, session: str, entries: Sequence[str], agent: str | None) -> None:
+    """Forget entries that were set aside."""
+    _each(path, session, entries, agent, Outbox.drop, "dropped")
+
+
+def _each(
+    path: str,
+    session: str,
+    entries: Sequence[str],
+    agent: str | None,
+    act: Callable[[Outbox, str], Awaitable[None]],
+    done: str,
+) -> None:
+    with _locked(path, session) as (store, writer):
+        with store.reader(session) as reader:
+            boxes = boxes_of(reader, agent)
+        # all of them are found before the first is touched
+        chosen = [(_holder(boxes, entry), entry) for entry in dict.fromkeys(entries)]
+        asyncio.run(_act(writer, chosen, act, done))
+
+
+def _holder(boxes: Sequence[Box], entry: str) -> Box:
+    holders = [box for box in boxes if entry in box.contents.aside]
+    if not holders:
+        raise InvalidInput(f"no entry {entry!r} is parked or unknown", "scopelog memory status lists the entries")
+    if len(holders) > 1:
+        agents = ", ".join(repr(box.agent) for box in holders)
+        raise InvalidInput(f"the agents {agents} each have an entry {entry!r}", "choose one with --agent")
+    return holders[0]
+
+
+async def _act(
+    writer: Session, chosen: Sequence[tuple[Box, str]], act: Callable[[Outbox, str], Awaitable[Any]], done: str
+) -> None:
+    face = AsyncSession(writer)
+    outboxes: dict[str, Outbox] = {}
+    for box, entry in chosen:
+        outbox = outboxes.setdefault(box.agent, Outbox(face, box.agent))
+        kind = box.contents.aside[entry].entry.kind
+        await act(outbox, entry)
+        output.put_text(printable(f"{done}: {kind} {entry}"))
