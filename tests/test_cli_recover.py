@@ -155,7 +155,8 @@ def test_a_stream_that_cannot_be_read_is_a_problem_of_its_own(store_path: Path) 
         result = call("recover", store_path, *option)
         refused(result, 2, "")
         assert "op.1" in result.stdout and "broken" in result.stdout
-    assert [bool(one["problems"]) for one in objects(call("recover", store_path, "--json").stdout_bytes)] == [False, True]
+    found = objects(call("recover", store_path, "--json").stdout_bytes)
+    assert [bool(one["problems"]) for one in found] == [False, True]
     assert "problem: " in call("recover", store_path).stdout
 
 
