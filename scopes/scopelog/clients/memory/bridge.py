@@ -71,7 +71,7 @@ class MemoryBridge:
         while (known := self._sessions.get(place)) is not None:
             if not known.released:
                 return known
-            await known.aclose()  # one task delivers an outbox
+            await known.hand_over()  # one task delivers an outbox
             if self._sessions.get(place) is known:  # nobody was faster
                 del self._sessions[place]
         if self._closed:

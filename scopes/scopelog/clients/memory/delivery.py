@@ -89,7 +89,7 @@ class Delivery:
             return None
         # an entry that was admitted carries the right to register its row, also after the disposal
         if not await self._registration.ensure(project, directory=entry.cwd, entitled=True):
-            raise Blocked(_unregistered())
+            raise Blocked(self._registration.failure or _unregistered())
         request = _request_of(entry, self._outbox.places.agent_id, self._registration.key, project)
         await self._outbox.freeze(request)  # before the first send: a later try is this request, whatever rotated
         return request
@@ -167,7 +167,12 @@ class Delivery:
         try:
             reply = await self._transport.request(request["method"], request["path"], body=request["body"])
         except HttpError as error:
-            return await self._answered(request, error, replay=False)
+            if error.status >= 500:
+                raise Blocked(error) from error
+            self._registration.forget()
+            # no proof about the first one, which may have come through
+            await self._outbox.set_aside("unknown", f"refused when it was sent again: {error.message}")
+            return None
         except TransportFailed as error:
             raise Blocked(error) from error
         await self._outbox.delivered()

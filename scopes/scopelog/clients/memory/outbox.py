@@ -192,6 +192,7 @@ class Outbox:
             return False
         if len(self._stored.waiting) >= MAX_PENDING:
             raise LimitExceeded(f"{MAX_PENDING} entries wait for the memory server", "see scopelog memory status")
+        # whoever captured it has redacted it: once more here, for nothing private may ever be stored
         entry = Entry(entry.id, entry.kind, entry.cwd, redact(entry.payload), entry.at)
         self._ids.add(entry.id)  # before the commit: the same event may come again while it is under way
         try:

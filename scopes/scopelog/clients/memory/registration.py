@@ -51,6 +51,8 @@ class Registration:
         self.released = False
         """Disposed of: nothing new may register any more."""
         self.registered = False
+        self.failure: EngramError | None = None
+        """Why the last attempt failed, if it did."""
         self._transport = transport
         self._outbox = outbox
         self._cwd = cwd
@@ -103,10 +105,12 @@ class Registration:
                 await self._rotate("session_already_ended")
             await self._post(project, directory, resume=ended and self._resumes)
         except EngramError as error:
+            self.failure = error
             _log.warning("the memory session could not be registered: %s", error.cause)
             # a failure that says nothing of the key never rotates it
             return known and self.key == before and self.registered
         self.registered, self._confirmed, self._project = True, self._clock(), project
+        self.failure = None
         return True
 
     @property

@@ -228,6 +228,14 @@ class MemorySession:
         self._registration.released = True  # an end is sent by the end tool alone
         self._kick()
 
+    async def hand_over(self) -> None:
+        """As :meth:`aclose`, but what is being sent is waited for, up to the request timeout: cut short its outcome
+        would be unknown."""
+        self._closed = True
+        self._kick(hurry=True)
+        await asyncio.wait([self._task], timeout=self._host.config.request_timeout_ms / 1000)
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Stop delivering. What waits stays in the outbox; nothing is sent by this."""
         self._registration.released = self._closed = True
@@ -298,7 +306,7 @@ class MemorySession:
     async def _run(self) -> None:
         """Deliver the queue, head by head, until the session is released and nothing waits."""
         pause = PAUSE
-        while True:
+        while not self._closed:
             head = self._outbox.head
             if head is None:
                 self._idle.set()
