@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scopelog import HandleClosed, InvalidInput, LimitExceeded, Store
-from scopelog.clients.memory import TOOLS, BlockingMemoryBridge, Outcome, outbox
+from fuzz.simdisk import SimDisk
+from scopelog import HandleClosed, InvalidInput, LimitExceeded, ManualClock, Store
+from scopelog.aio import AsyncSession
+from scopelog.clients.memory import TOOLS, BlockingMemoryBridge, Entry, Outcome, outbox
 from scopelog.clients.memory.errors import EngramError, ProjectUnresolved
 
 from .engram import GENERATIONS, EngramServer, faults
@@ -708,3 +710,24 @@ def test_a_random_life(tmp_path: Path) -> None:
             assert resumes(made) and made.registered().count(AGENT) >= 1
 
     run(main)
+
+
+def test_a_dropped_entry_is_told_from_a_delivered_one_and_agents_are_listed() -> None:
+    """Also by a later process; and the first entry of an agent says that it has an outbox."""
+
+    async def main() -> None:
+        disk = SimDisk()
+        with Store.open("store", fs=disk, clock=ManualClock()) as store:
+            session = AsyncSession(store.session("s"))
+            box = outbox.Outbox(session, "agent")
+            for name in ("first", "second"):
+                assert await box.add(Entry(name, "prompt", "/w", {"content": name}))
+            await box.set_aside("parked", "for a reason")
+            await box.drop("first")
+            await box.delivered()
+            for one in (box, outbox.Outbox(session, "agent")):
+                assert (one.state("first"), one.state("second"), one.state("third")) == ("dropped", "delivered", None)
+                assert not await one.add(Entry("first", "prompt", "/w", {"content": "again"}))
+            assert [(entry.key, entry.value) for entry in session.sync.scan("memory.agents")] == [("agent", True)]
+
+    asyncio.run(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from scopelog_engine.check import Finding
 
 from ..aio import AsyncSession
 from ..clients.memory import EngramError, Entry, MemoryBridge, MemoryConfig, MemorySession, load_config
-from ..clients.memory.outbox import Contents, Outbox, Places
+from ..clients.memory.outbox import AGENTS, Contents, Outbox, Places
 from ..clients.memory.transport import require_httpx2
 from ..errors import InvalidInput, NoSuchSession, ScopelogError
 from ..session import Session, SessionReader
@@ -24,10 +23,6 @@ from .looking import opened, raise_unread, require
 from .output import printable
 
 REASON_SHOWN: Final = 500  # characters; a server may say anything
-_KEYED: Final = frozenset(
-    {"memory.outbox", "memory.done", "memory.flight", "memory.key"}
-)  # their key is the agent's id
-_ASIDE: Final = "memory.aside"
 _UNSENT: Final = "the connection was refused: it has not arrived"
 
 
@@ -77,27 +72,8 @@ def boxes_of(reader: SessionReader, agent: str | None = None) -> list[Box]:
 
 
 def _agents(reader: SessionReader) -> list[str]:
-    """Who has an outbox. Lists of the session scope cannot be listed, so the log is read: an agent whose entries were
-    only captured has nothing but its list."""
-    found: set[str] = set()
-    for record in reader.records():
-        if record.scope is not None or not record.key:  # no agent has an empty id
-            continue
-        if record.namespace in _KEYED:
-            found.add(record.key)
-        elif record.namespace == _ASIDE:
-            agent = _agent_of(record.key)
-            if agent is not None:
-                found.add(agent)
-    return sorted(found)
-
-
-def _agent_of(key: str) -> str | None:
-    try:
-        parts = json.loads(key)
-    except (ValueError, RecursionError):
-        return None
-    return parts[0] if isinstance(parts, list) and parts and isinstance(parts[0], str) and parts[0] else None
+    """Who has an outbox."""
+    return sorted(entry.key for entry in reader.scan(AGENTS))
 
 
 def _box(reader: SessionReader, places: Places) -> Box:

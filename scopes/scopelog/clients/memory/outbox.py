@@ -6,7 +6,9 @@ namespace          key (session scope)      holds
 memory.outbox      agent id                 list: entries that wait, ``{id, kind, cwd, payload, at}``, oldest first
 memory.flight      agent id                 value: the entry that is being sent, and the request as it was frozen
 memory.aside       [agent id, entry id]     value: an entry that is parked or unknown, with the reason
-memory.done        agent id                 list: ids of entries that are done with, the last 1,024 at least
+memory.done        agent id                 list: ids of entries that are done with, the last 1,024 at least;
+                                            ``{id, dropped}`` of those that were dropped
+memory.agents      agent id                 value: there once the agent has an outbox
 memory.key         agent id                 value: the memory key after a rotation
 =================  =======================  ===================================================================
 
@@ -31,9 +33,10 @@ from .redaction import redact
 
 Json: TypeAlias = Any
 Kind: TypeAlias = Literal["save", "summary", "archive", "prompt", "learning", "end"]
-State: TypeAlias = Literal["pending", "in flight", "delivered", "unknown", "parked"]
+State: TypeAlias = Literal["pending", "in flight", "delivered", "unknown", "parked", "dropped"]
 
 KINDS: Final[tuple[Kind, ...]] = ("save", "summary", "archive", "prompt", "learning", "end")
+AGENTS: Final = "memory.agents"
 MAX_PENDING: Final = 10_000
 """Entries that may wait; more are refused."""
 DONE_KEPT: Final = 1024
@@ -78,6 +81,7 @@ class Places:
         self.done: List[SessionScope] = list_of("memory.done", agent_id)
         self.flight: Value[SessionScope] = value("memory.flight", agent_id)
         self.key: Value[SessionScope] = value("memory.key", agent_id)
+        self.agent: Value[SessionScope] = value(AGENTS, agent_id)
 
     def aside(self, entry_id: str) -> Value[SessionScope]:
         return value("memory.aside", aside_key(self.agent_id, entry_id))
@@ -107,6 +111,7 @@ class Contents:
     flight: dict[str, Json] | None
     aside: dict[str, Aside]
     done: list[tuple[int, str]]
+    dropped: set[str]
     key: str | None
 
     @classmethod
@@ -117,7 +122,13 @@ class Contents:
             entry = entry_of(e.element, e.seq)
             if entry is not None:
                 waiting.setdefault(entry.id, entry)
-        done = [(e.seq, str(e.element)) for e in source.read(places.done, order="desc", limit=4 * DONE_KEPT)]
+        done: list[tuple[int, str]] = []
+        dropped: set[str] = set()
+        for e in reversed(source.read(places.done, order="desc", limit=4 * DONE_KEPT)):
+            given_up = isinstance(e.element, dict)
+            entry_id = str(e.element.get("id") if isinstance(e.element, dict) else e.element)
+            done.append((e.seq, entry_id))
+            dropped = dropped | {entry_id} if given_up else dropped - {entry_id}
         aside: dict[str, Aside] = {}
         for stored in source.scan("memory.aside", aside_key(places.agent_id)):
             found = _aside_of(stored.value)
@@ -128,7 +139,8 @@ class Contents:
             list(waiting.values()),
             flight if isinstance(flight, dict) and isinstance(flight.get("id"), str) else None,
             aside,
-            done[::-1],
+            done,
+            dropped,
             key["key"] if isinstance(key, dict) and isinstance(key.get("key"), str) else None,
         )
 
@@ -143,6 +155,7 @@ class Outbox:
         self._stored = Contents.of(session.sync, self.places)
         self._ids = {entry.id for entry in self._stored.waiting}
         self._done = {entry_id for _, entry_id in self._stored.done}
+        self._listed = session.sync.get(self.places.agent) is not None
 
     @property
     def key(self) -> str:
@@ -177,6 +190,8 @@ class Outbox:
             return "in flight" if head is not None and head.id == entry_id and self.frozen is not None else "pending"
         if entry_id in self._stored.aside:
             return self._stored.aside[entry_id].state
+        if entry_id in self._stored.dropped:
+            return "dropped"
         return "delivered" if entry_id in self._done else None
 
     async def add(self, entry: Entry) -> bool:
@@ -196,7 +211,9 @@ class Outbox:
         entry = Entry(entry.id, entry.kind, entry.cwd, redact(entry.payload), entry.at)
         self._ids.add(entry.id)  # before the commit: the same event may come again while it is under way
         try:
-            receipt = await self._session.commit([self.places.queue.append(entry.stored())])
+            listed = [] if self._listed else [self.places.agent.set(True)]
+            receipt = await self._session.commit([*listed, self.places.queue.append(entry.stored())])
+            self._listed = True
         except BaseException:
             self._ids.discard(entry.id)
             raise
@@ -259,7 +276,9 @@ class Outbox:
         del self._stored.aside[entry_id]
         self._done.add(entry_id)
         try:
-            await self._session.commit([self.places.aside(entry_id).delete(), self.places.done.append(entry_id)])
+            marker = {"id": entry_id, "dropped": True}
+            await self._session.commit([self.places.aside(entry_id).delete(), self.places.done.append(marker)])
+            self._stored.dropped.add(entry_id)
         except BaseException:
             self._done.discard(entry_id)
             self._stored.aside[entry_id] = aside
