@@ -558,7 +558,7 @@ def test_retry_and_drop(generation: str, kind: str, tmp_path: Path) -> None:
             await made.drained()
             await made.session.drop("two")
             await made.restart(kill=True)
-            assert [made.session.state(entry) for entry in ("one", "two")] == ["delivered", "delivered"]
+            assert [made.session.state(entry) for entry in ("one", "two")] == ["delivered", "dropped"]
             assert list(made.session.aside) == ["three"]
             await made.session.retry("three")
             await made.restart(kill=True)

@@ -3,6 +3,7 @@ agree again after the next call, and a message settles once."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -43,6 +44,9 @@ class Scene(Rig):
         self.response.settle(message_of("Hello"), end=end)
 
 
+ERRORS: list[type[BaseException]] = [KeyboardInterrupt]
+if os.environ.get("SCOPELOG_HYPOTHESIS") == "long":
+    ERRORS.append(MemoryError)
 Call = Callable[[Scene], object]
 STREAMING: dict[str, Call] = {
     "delta": lambda scene: scene.response.take(delta(" there")),
@@ -54,7 +58,7 @@ STREAMING: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", STREAMING)
 def test_streams_go_on(name: str, error: type[BaseException]) -> None:
     nth = 0
@@ -95,7 +99,7 @@ SETTLING: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", SETTLING)
 def test_settling_is_done_once(name: str, error: type[BaseException]) -> None:
     nth = 0
@@ -130,7 +134,7 @@ def test_settling_is_done_once(name: str, error: type[BaseException]) -> None:
     assert nth > 30
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", ERRORS)
 def test_beginning_and_resuming(error: type[BaseException]) -> None:
     """Begun or not: it can be begun or resumed then."""
     for resumed in (False, True):

@@ -160,6 +160,7 @@ class Session(_Reads):
         self._writer = writer
         self._append = writer.append
         self._lanes: dict[str, Any] = {}  # of scopelog.clients.messages: one object for each
+        self._outboxes: dict[str, Any] = {}  # of scopelog.clients.memory: who delivers each
 
     @property
     def id(self) -> str:

@@ -9,9 +9,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any, Self, TypeAlias, TypeVar
 
-from scopelog.errors import HandleClosed
+from scopelog.errors import HandleClosed, HandleForked
 from scopelog.session import Session
 
 from .bridge import MemoryBridge
@@ -33,6 +34,10 @@ class BlockingMemoryBridge:
         self, config: MemoryConfig | Mapping[str, Json] | None = None, *, environ: Mapping[str, str] = os.environ
     ) -> None:
         self._bridge = MemoryBridge(config, environ=environ)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._calls: set[Future[Any]] = set()  # under way
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scopelog-memory", daemon=True)
         self._thread.start()
@@ -42,18 +47,43 @@ class BlockingMemoryBridge:
         return BlockingMemorySession(self, self._wait(self._bridge.session(session, agent_id, cwd)))
 
     def close(self) -> None:
-        """See :meth:`MemoryBridge.aclose`."""
-        if not self._loop.is_closed():
-            self._wait(self._bridge.aclose())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """See :meth:`MemoryBridge.aclose`. Calls of other threads that are under way raise :class:`HandleClosed`."""
+        if self._pid != os.getpid():
+            return  # the loop's thread is the parent's
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._end()
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
+        if self._pid != os.getpid():
             call.close()
-            raise HandleClosed("the memory bridge is closed", "make a new one")
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+            raise HandleForked("the memory bridge came through a fork", "make a new one in the child")
+        with self._lock:
+            if self._closing:
+                call.close()
+                raise HandleClosed("the memory bridge is closed", "make a new one")
+            waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
+            self._calls.add(waiting)
+        try:
+            return waiting.result()
+        except CancelledError:
+            raise HandleClosed("the memory bridge was closed", "make a new one") from None
+        finally:
+            self._calls.discard(waiting)
+
+    def _end(self) -> None:
+        """Close the bridge, let go of who waits, and end the loop's thread."""
+        closing = asyncio.run_coroutine_threadsafe(self._bridge.aclose(), self._loop)
+        closing.result()
+        for call in list(self._calls):
+            call.cancel()
+        # one more turn, in which what was cancelled ends
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         return self

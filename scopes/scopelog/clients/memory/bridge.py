@@ -76,7 +76,12 @@ class MemoryBridge:
                 del self._sessions[place]
         if self._closed:
             raise HandleClosed("the memory bridge is closed", "make a new one")
-        self._sessions = {where: one for where, one in self._sessions.items() if not one.settled}
+        for where, one in list(self._sessions.items()):
+            if one.settled:
+                del self._sessions[where]
+                await one.aclose()
+        if (known := self._sessions.get(place)) is not None:  # made meanwhile
+            return known
         made = self._sessions[place] = MemorySession(self._host, face, agent_id, cwd)
         return made
 

@@ -198,7 +198,10 @@ class Delivery:
 
     async def _look_up(self, request: dict[str, Json]) -> Json:
         """The receipt; "absent" where the server itself says that it never came; "gone" or "silent" else."""
-        query = {"operation_id": request["body"]["operation_id"]}
+        operation = request["body"].get("operation_id")
+        if not isinstance(operation, str) or not operation:
+            return "silent"
+        query = {"operation_id": operation}
         try:
             reply = await self._transport.request("GET", "/observations/save-result", query=query)
         except HttpError as error:
@@ -238,8 +241,13 @@ class Delivery:
                 "the session has no row on the server" if not isinstance(row, dict) else "the session was ended before"
             )
             return {"ended": True, "session_id": key} if tried else {"ended": False, "note": note, "session_id": key}
-        if await self._project(entry) is None:  # no write without one
+        project = await self._project(entry)
+        if project is None:  # no write without one
             return None
+        if str(row.get("project", "")).strip().lower() != project.strip().lower():
+            await self._outbox.delivered()  # only the session's own row is ended, and this is somebody else's
+            note = "the row of that id belongs to another project"
+            return {"ended": False, "note": note, "session_id": key}
         request = {
             "method": "POST",
             "path": ["sessions", key, "end"],

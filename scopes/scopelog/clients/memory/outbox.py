@@ -28,6 +28,7 @@ from scopelog.aio import AsyncSession
 from scopelog.errors import InvalidInput, LimitExceeded
 from scopelog.session import Element
 from scopelog.session import Entry as StoredValue
+from scopelog_engine.elements import freeze
 
 from .redaction import redact
 
@@ -37,6 +38,10 @@ State: TypeAlias = Literal["pending", "in flight", "delivered", "unknown", "park
 
 KINDS: Final[tuple[Kind, ...]] = ("save", "summary", "archive", "prompt", "learning", "end")
 AGENTS: Final = "memory.agents"
+MAX_AGENT_BYTES: Final = 256
+MAX_ID_BYTES: Final = 512
+MAX_ENTRY_BYTES: Final = 8 * 1024 * 1024
+REASON_KEPT: Final = 500  # characters
 MAX_PENDING: Final = 10_000
 """Entries that may wait; more are refused."""
 DONE_KEPT: Final = 1024
@@ -75,7 +80,7 @@ class Places:
     """The addresses of one agent session."""
 
     def __init__(self, agent_id: str) -> None:
-        check_name("agent id", agent_id)
+        check_id("agent's id", agent_id, MAX_AGENT_BYTES)
         self.agent_id = agent_id
         self.queue: List[SessionScope] = list_of("memory.outbox", agent_id)
         self.done: List[SessionScope] = list_of("memory.done", agent_id)
@@ -137,7 +142,7 @@ class Contents:
         flight, key = source.get(places.flight), source.get(places.key)
         return cls(
             list(waiting.values()),
-            flight if isinstance(flight, dict) and isinstance(flight.get("id"), str) else None,
+            flight if _is_flight(flight) else None,
             aside,
             done,
             dropped,
@@ -200,7 +205,7 @@ class Outbox:
         Private blocks are taken out of its payload first. Raises :class:`LimitExceeded` above 10,000 that wait, and
         what :meth:`AsyncSession.commit` raises: it is not admitted then.
         """
-        check_name("entry's id", entry.id)
+        check_id("entry's id", entry.id, MAX_ID_BYTES)
         if entry.kind not in KINDS:
             raise InvalidInput(f"{entry.kind!r} is no kind of entry", f"pass one of {', '.join(KINDS)}")
         if self.state(entry.id) is not None:
@@ -209,6 +214,9 @@ class Outbox:
             raise LimitExceeded(f"{MAX_PENDING} entries wait for the memory server", "see scopelog memory status")
         # whoever captured it has redacted it: once more here, for nothing private may ever be stored
         entry = Entry(entry.id, entry.kind, entry.cwd, redact(entry.payload), entry.at)
+        size = len(freeze(entry.stored())[0])
+        if size > MAX_ENTRY_BYTES:
+            raise LimitExceeded(f"the entry takes {size} bytes, the limit is {MAX_ENTRY_BYTES}", "save less at a time")
         self._ids.add(entry.id)  # before the commit: the same event may come again while it is under way
         try:
             listed = [] if self._listed else [self.places.agent.set(True)]
@@ -240,6 +248,7 @@ class Outbox:
     async def set_aside(self, state: Literal["unknown", "parked"], reason: str) -> None:
         """The head leaves the queue, and is kept with the reason: it does not block the others."""
         head = self._head()
+        reason = str(redact(reason))[:REASON_KEPT]  # a server may say anything
         aside = Aside(head, state, reason, self.frozen)
         await self._leave([self.places.aside(head.id).set(_stored_aside(aside))], done=False)
         self._stored.aside[head.id] = aside
@@ -295,7 +304,7 @@ class Outbox:
     def _aside(self, entry_id: str) -> Aside:
         found = self._stored.aside.get(entry_id)
         if found is None:
-            raise InvalidInput(f"no entry {entry_id!r} is parked or unknown", "see scopelog memory status")
+            raise InvalidInput(f"no entry {redact(entry_id)!r} is parked or unknown", "see scopelog memory status")
         return found
 
     async def _leave(self, more: list[Write[SessionScope]], *, done: bool = True) -> None:
@@ -320,12 +329,35 @@ class Outbox:
                 del self._stored.done[:DONE_KEPT]
 
 
+def check_id(what: str, name: str, most: int) -> None:
+    """Raise :class:`InvalidInput` for an id that cannot travel as it is: empty, dots, too long, or with a private block
+    in it, which would be taken out on the way and make two ids one."""
+    check_name(what, name)
+    if not name.strip() or name in (".", "..") or len(name.encode()) > most or redact(name) != name:
+        raise InvalidInput(
+            f"the {what} is empty, dots, over {most} bytes, or holds a private block", "use an id that says nothing"
+        )
+
+
+def _is_flight(flight: Json) -> bool:
+    if not isinstance(flight, dict) or not isinstance(flight.get("id"), str):
+        return False
+    request = flight.get("request")
+    if not isinstance(request, dict) or not isinstance(request.get("body"), dict) or request.get("method") != "POST":
+        return False
+    path = request.get("path")
+    parts = path if isinstance(path, list) else [path]
+    return all(isinstance(part, str) for part in parts) and (isinstance(path, str) or len(parts) == 3)
+
+
 def entry_of(element: Json, seq: int = 0) -> Entry | None:
     """An entry as it was stored; None for what is none of ours."""
     if not isinstance(element, dict) or element.get("kind") not in KINDS:
         return None
     entry_id, cwd, payload, at = (element.get(name) for name in ("id", "cwd", "payload", "at"))
     if not isinstance(entry_id, str) or not isinstance(payload, dict) or not (cwd is None or isinstance(cwd, str)):
+        return None
+    if element["kind"] != "end" and not isinstance(payload.get("content"), str):
         return None
     return Entry(entry_id, element["kind"], cwd, payload, at if type(at) is int else 0, seq)
 

@@ -107,9 +107,10 @@ def judge_envelope(envelope: Json) -> Resolution:
     """What a 200 of /project/current amounts to; with a hint it is a failure, whatever else it says."""
     fields: dict[str, Json] = envelope if isinstance(envelope, dict) else {}
     project, source = fields.get("project"), fields.get("project_source")
-    hint, warning = _said(fields.get("error_hint")), _said(fields.get("warning"))
+    # fail closed: whatever stands in the hint is one
+    hint, warning = _hinted(fields.get("error_hint")), _said(fields.get("warning"))
     candidates = strings(fields.get("available_projects"))
-    if _names_a_project(project) and not hint and (source is None or source in SOURCES):
+    if _names_a_project(project) and not hint and (source is None or (type(source) is str and source in SOURCES)):
         if source == "process_override":
             _log.warning("the memory server's own ENGRAM_PROJECT decides: every session's project is %r", project)
         return Resolution("resolved", project=project, source=source or "")
@@ -211,6 +212,12 @@ def _names_a_project(value: Json) -> TypeGuard[str]:
     if not isinstance(value, str) or not value.strip():
         return False
     return value.strip().lower() != "unknown" and not _NO_NAME.search(value)
+
+
+def _hinted(value: Json) -> str:
+    if value is None or value == "":
+        return ""
+    return _said(value) or "the server hints at an error"
 
 
 def _said(value: Json) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from scopelog.aio import AsyncSession
-from scopelog.errors import HandleClosed, ScopelogError
+from scopelog.errors import HandleClosed, InvalidInput, ScopelogError
 
 from . import tools
 from .capture import Outcome, learning_text, notice, prompt_text
@@ -24,7 +24,7 @@ from .delivery import Blocked, Delivery
 from .errors import EngramError, ProjectUnresolved
 from .outbox import Aside, Entry, Kind, Outbox, State
 from .projects import FAILURE_KEPT, ProjectGate
-from .redaction import redact_text
+from .redaction import redact, redact_text
 from .registration import Registration
 from .spelling import Query
 from .transport import Transport
@@ -60,7 +60,13 @@ class MemorySession:
         """Why the queue does not go on, if it does not."""
         self._host = host
         self._session = session
+        if cwd is not None and redact(cwd) != cwd:
+            raise InvalidInput("the working directory holds a private block", "use another directory")
+        owner = session.sync._outboxes.get(agent_id)
+        if owner is not None and not owner.closed:
+            raise InvalidInput(f"the outbox of agent {agent_id!r} is delivered already", "use that bridge's session")
         self._outbox = Outbox(session, agent_id)
+        session.sync._outboxes[agent_id] = self  # one task delivers an outbox: two would send each entry twice
         self._gates: dict[str | None, ProjectGate] = {}  # an earlier process may have had another directory
         self._gate = self._gate_of(cwd)
         self._registration = Registration(host.transport, self._outbox, cwd, clock=host.clock, new_key=host.new_id)
@@ -68,6 +74,7 @@ class MemorySession:
         self._kicked = asyncio.Event()  # there may be something to deliver
         self._hurried = asyncio.Event()  # somebody waits for the queue: no pause
         self._closed = False
+        self._admitting = 0  # entries that are being stored
         self._archiving: set[str] = set()
         self._idle = asyncio.Event()
         self._waiters: dict[str, asyncio.Future[Json]] = {}
@@ -89,7 +96,12 @@ class MemorySession:
     @property
     def settled(self) -> bool:
         """Whether it was disposed of, and delivers nothing any more."""
-        return self.released and self._task.done()
+        return self.closed or (self.released and self._task.done() and not self._admitting)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it delivers nothing any more, and never will."""
+        return self._closed and self._task.done()
 
     @property
     def waiting(self) -> list[Entry]:
@@ -136,11 +148,15 @@ class MemorySession:
         content = redact_text(summary)
         if content and not self.released:
             try:
-                project = await self._gate.require()
-                if await self._registration.ensure(project):
+                async with asyncio.timeout(self._host.config.request_timeout_ms / 1000):
+                    project = await self._gate.require()
+                    registered = await self._registration.ensure(project)
+                if registered:
                     outcome = await self._archived(compaction_id, content)
             except EngramError as error:
                 _log.warning("a compaction could not be archived: %s", error.cause)
+            except TimeoutError:
+                _log.warning("a compaction could not be archived: no project or no row in time")
         return outcome, project
 
     async def _archived(self, compaction_id: str, content: str) -> Outcome:
@@ -189,8 +205,13 @@ class MemorySession:
 
     async def start(self) -> dict[str, Json]:
         """Register the session's row now."""
-        project = await self.project()
-        registered = await self._registration.ensure(project)
+        project, registered = "", False
+        try:
+            async with asyncio.timeout(self._host.config.request_timeout_ms / 1000):
+                project = await self.project()
+                registered = await self._registration.ensure(project)
+        except TimeoutError:
+            _log.warning("the memory session could not be registered in time")
         return {"session_id": self.key, "project": project, "directory": self.cwd, "registered": registered}
 
     async def end(self, summary: str | None) -> dict[str, Json]:
@@ -205,22 +226,28 @@ class MemorySession:
         self._kick(hurry=True)
         try:
             async with asyncio.timeout(limit):
-                while self._outbox.head is not None:
+                while self._outbox.head is not None and not self._closed:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
             return False
-        return True
+        return self._outbox.head is None
 
     async def retry(self, entry_id: str) -> None:
         """Send an entry that is parked or unknown once more, as a new one: it may arrive twice. Raises
         :class:`InvalidInput` if there is none."""
+        self._check_open()
         await self._outbox.retry(entry_id)
         self._kick(hurry=True)
 
     async def drop(self, entry_id: str) -> None:
         """Forget an entry that is parked or unknown. Raises :class:`InvalidInput` if there is none."""
+        self._check_open()
         await self._outbox.drop(entry_id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HandleClosed("the memory session is closed", "use the one that has taken its place")
 
     def release(self) -> None:
         """Dispose of the session: nothing is sent by this, nothing new is admitted. What waits is still delivered, by
@@ -239,6 +266,7 @@ class MemorySession:
     async def aclose(self) -> None:
         """Stop delivering. What waits stays in the outbox; nothing is sent by this."""
         self._registration.released = self._closed = True
+        self._idle.set()
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._registration.aclose()
@@ -252,9 +280,12 @@ class MemorySession:
         if self.released:
             raise HandleClosed("the memory session was disposed of", "make a new one: MemoryBridge.session")
         entry = Entry(entry_id, kind, self.cwd, payload, self._session.sync._writer.wall_ms())
-        admitted = await self._outbox.add(entry)  # durable before anything of it is sent
-        self._kick()
-        return admitted
+        self._admitting += 1
+        try:
+            return await self._outbox.add(entry)  # durable before anything of it is sent
+        finally:
+            self._admitting -= 1
+            self._kick()
 
     async def _submit(
         self, entry_id: str, kind: Kind, payload: dict[str, Json], until: float | None = None
