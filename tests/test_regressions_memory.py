@@ -12,9 +12,10 @@ import pytest
 from fuzz.simdisk import SimDisk
 from scopelog import HandleClosed, InvalidInput, LimitExceeded, ManualClock, Store
 from scopelog.aio import AsyncSession
-from scopelog.clients.memory import BlockingMemoryBridge, Entry, MemoryBridge
-from scopelog.clients.memory.outbox import MAX_ENTRY_BYTES, REASON_KEPT, Contents, Outbox, Places
+from scopelog.clients.memory import BlockingMemoryBridge, EngramError, Entry, MemoryBridge
+from scopelog.clients.memory.outbox import DONE_KEPT, MAX_ENTRY_BYTES, REASON_KEPT, Contents, Outbox, Places, entry_of
 from scopelog.clients.memory.projects import judge_envelope
+from scopelog.clients.memory.registration import Registration
 
 from .engram import EngramServer, faults
 from .memory_rig import blocks
@@ -171,3 +172,142 @@ def test_closing_the_blocking_face_lets_go_of_who_waits(tmp_path: Path) -> None:
         with pytest.raises(HandleClosed):
             session.call("mem_search", {"query": "x"})
         bridge.close()
+
+
+def test_a_row_that_is_refused_for_good_parks_its_entry(tmp_path: Path) -> None:
+    """The queue waited for ever behind what no later try could register."""
+
+    async def main() -> None:
+        with EngramServer("3") as server, Store.open(tmp_path / "store") as store:
+            server.model.resolve_to("/w", "demo")
+            server.faults.on("POST /sessions", faults.fail(400, "no such thing"))
+            async with bridge_to(server) as bridge:
+                session = await bridge.session(store.session("s"), "agent-1", "/w")
+                await session.capture_prompt("first", blocks("a prompt that is long enough"))
+                await session.capture_prompt("second", blocks("another that is long enough"))
+                assert await session.drain(5)
+                assert session.state("first") == "parked" and session.state("second") == "delivered"
+                assert "no such thing" in session.aside["first"].reason
+
+    asyncio.run(main())
+
+
+def test_a_session_that_was_closed_under_the_bridge_ends_its_delivery(tmp_path: Path) -> None:
+    """It was tried again for ever, each minute."""
+
+    async def main() -> None:
+        with EngramServer("3") as server, Store.open(tmp_path / "store") as store:
+            server.model.resolve_to("/w", "demo")
+            async with bridge_to(server) as bridge:
+                stored = store.session("s")
+                session = await bridge.session(stored, "agent-1", "/w")
+                stored.close()
+                with pytest.raises(HandleClosed):
+                    await session.capture_prompt("e", blocks("a prompt that is long enough"))
+                stored = store.session("s")
+                again = await bridge.session(stored, "agent-1", "/w")
+                held = server.faults.on("POST /prompts", faults.delay("before")).gate
+                await again.capture_prompt("e", blocks("a prompt that is long enough"))
+                await asyncio.to_thread(held.wait_held)
+                stored.close()
+                held.release()
+                assert not await again.drain(5)
+                assert again.closed
+
+            async with bridge_to(server) as bridge:
+                last = await bridge.session(store.session("s"), "agent-1", "/w")
+                assert await last.drain(5) and last.state("e") == "delivered"
+            assert len(server.model.rows.prompts) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cwd", ["/w/\udcff", "/" + "x" * 5000, "/w/<private>p</private>"])
+def test_directories_that_cannot_travel_are_refused(tmp_path: Path, cwd: str) -> None:
+    async def main() -> None:
+        with EngramServer("3") as server, Store.open(tmp_path / "store") as store:
+            async with bridge_to(server) as bridge:
+                stored = store.session("s")
+                with pytest.raises(InvalidInput, match="working directory"):
+                    await bridge.session(stored, "agent-1", cwd)
+                await bridge.session(stored, "agent-1", "/w")  # the outbox is still free
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("given", ["..", "x" * 600, "<private>p</private>"])
+def test_an_id_of_the_server_that_is_none_is_not_adopted(tmp_path: Path, given: str) -> None:
+    """It became the key for ever: of a path, or of nothing."""
+
+    async def main() -> None:
+        with Store.open("store", fs=SimDisk(), clock=ManualClock()) as store:
+            outbox = Outbox(AsyncSession(store.session("s")), "agent-1")
+            asked: list[str] = []
+
+            class Resuming:
+                capabilities: frozenset[str] | None = frozenset({"root_session_resume"})
+
+                async def request(self, method: str, path: Any, *, query: Any = None, body: Any = None) -> Any:
+                    asked.append(method)
+                    return {"ended_at": "2026-01-01"} if method == "GET" else {"id": given}
+
+            registration = Registration(Resuming(), outbox, "/w")
+            assert not await registration.ensure("demo")
+            assert asked == ["GET", "POST"] and outbox.key == "agent-1"
+            assert isinstance(registration.failure, EngramError)
+
+    asyncio.run(main())
+
+
+def test_dropped_ids_are_trimmed_as_delivered_ones() -> None:
+    """Only deliveries trimmed the list: drops grew it for ever."""
+
+    async def main() -> None:
+        with Store.open("store", fs=SimDisk(), clock=ManualClock()) as store:
+            session = store.session("s")
+            outbox = Outbox(AsyncSession(session), "agent")
+            for number in range(2 * DONE_KEPT + 5):
+                await outbox.add(Entry(f"e{number}", "prompt", "/w", {"content": "x"}))
+                await outbox.set_aside("parked", "no")
+                await outbox.drop(f"e{number}")
+            kept = session.read(outbox.places.done)
+            assert DONE_KEPT <= len(kept) < 2 * DONE_KEPT
+            last = f"e{2 * DONE_KEPT + 4}"
+            for seen in (outbox, Outbox(AsyncSession(session), "agent")):
+                assert seen.state(last) == "dropped" and seen.state("e0") is None
+
+    asyncio.run(main())
+
+
+def test_an_id_that_is_done_is_not_sent_again() -> None:
+    """An entry that stood in the queue a second time, behind its own delivery."""
+
+    async def main() -> None:
+        with Store.open("store", fs=SimDisk(), clock=ManualClock()) as store:
+            session = store.session("s")
+            places = Places("agent")
+            entries = [Entry(name, "prompt", "/w", {"content": "x"}) for name in ("done", "next")]
+            session.commit([places.done.append("done"), *(places.queue.append(one.stored()) for one in entries)])
+            outbox = Outbox(AsyncSession(session), "agent")
+            assert [one.id for one in outbox.waiting] == ["next"] and outbox.state("done") == "delivered"
+            await outbox.delivered()
+            assert session.read(places.queue) == []
+
+    asyncio.run(main())
+
+
+def test_a_clock_beyond_all_dates_is_not_believed() -> None:
+    assert entry_of({**Entry("e", "prompt", "/w", {"content": "x"}).stored(), "at": 10**400}).at == 0  # type: ignore[union-attr]
+
+
+def test_an_archive_with_a_token_that_cannot_be_sent_leaves_a_notice(tmp_path: Path) -> None:
+    async def main() -> None:
+        with EngramServer("3") as server, Store.open(tmp_path / "store") as store:
+            server.model.resolve_to("/w", "demo")
+            environ = {"ENGRAM_URL": server.url, "ENGRAM_HTTP_TOKEN": "broken\n"}
+            async with MemoryBridge({"request_timeout_ms": 1000}, environ=environ) as bridge:
+                session = await bridge.session(store.session("s"), "agent-1", "/w")
+                assert await session.archive("c", "summary") == "unavailable"
+                assert session.take_notice()
+
+    asyncio.run(main())

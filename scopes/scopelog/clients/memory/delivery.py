@@ -36,6 +36,7 @@ Verdict: TypeAlias = Literal["delivered", "unknown", "parked", "blocked"]
 
 SAVES: Final = frozenset({"save", "summary", "archive"})
 NOT_FOUND: Final = "observation_save_result_not_found"
+UNFIT: Final = frozenset({400, 413, 422})  # what was asked is wrong, and stays so
 RECOVERY_LIMIT: Final = 7.5  # seconds for lookups and the replay after a lost reply
 _SUMMARY: Final = "session_summary"
 
@@ -89,7 +90,12 @@ class Delivery:
             return None
         # an entry that was admitted carries the right to register its row, also after the disposal
         if not await self._registration.ensure(project, directory=entry.cwd, entitled=True):
-            raise Blocked(self._registration.failure or _unregistered())
+            failure = self._registration.failure
+            if isinstance(failure, HttpError) and failure.status in UNFIT:
+                # the server will say the same of every later try, and others wait behind it
+                await self._outbox.set_aside("parked", f"its session was refused: {failure.message}")
+                return None
+            raise Blocked(failure or _unregistered())
         request = _request_of(entry, self._outbox.places.agent_id, self._registration.key, project)
         await self._outbox.freeze(request)  # before the first send: a later try is this request, whatever rotated
         return request

@@ -18,9 +18,10 @@ have said is said again by the next try.
 
 from __future__ import annotations
 
+import bisect
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from scopelog.addresses import List, SessionScope, Value, Write, check_name, list_of, value
@@ -40,8 +41,10 @@ KINDS: Final[tuple[Kind, ...]] = ("save", "summary", "archive", "prompt", "learn
 AGENTS: Final = "memory.agents"
 MAX_AGENT_BYTES: Final = 256
 MAX_ID_BYTES: Final = 512
+MAX_CWD_BYTES: Final = 4096
 MAX_ENTRY_BYTES: Final = 8 * 1024 * 1024
 REASON_KEPT: Final = 500  # characters
+LATEST: Final = 2**53 - 1  # ms since 1970; a clock that says more is not believed
 MAX_PENDING: Final = 10_000
 """Entries that may wait; more are refused."""
 DONE_KEPT: Final = 1024
@@ -122,11 +125,6 @@ class Contents:
     @classmethod
     def of(cls, source: Reads, places: Places) -> Contents:
         """Read it. Elements that are none of ours are left out, and said so."""
-        waiting: dict[str, Entry] = {}  # one of an id: an event is one entry, whatever brought it here twice
-        for e in source.read(places.queue):
-            entry = entry_of(e.element, e.seq)
-            if entry is not None:
-                waiting.setdefault(entry.id, entry)
         done: list[tuple[int, str]] = []
         dropped: set[str] = set()
         for e in reversed(source.read(places.done, order="desc", limit=4 * DONE_KEPT)):
@@ -134,6 +132,12 @@ class Contents:
             entry_id = str(e.element.get("id") if isinstance(e.element, dict) else e.element)
             done.append((e.seq, entry_id))
             dropped = dropped | {entry_id} if given_up else dropped - {entry_id}
+        finished = {entry_id for _, entry_id in done}
+        waiting: dict[str, Entry] = {}  # one of an id: an event is one entry, whatever brought it here twice
+        for e in source.read(places.queue):
+            entry = entry_of(e.element, e.seq)
+            if entry is not None and entry.id not in finished:  # else it leaves with the next that does
+                waiting.setdefault(entry.id, entry)
         aside: dict[str, Aside] = {}
         for stored in source.scan("memory.aside", aside_key(places.agent_id)):
             found = _aside_of(stored.value)
@@ -225,8 +229,7 @@ class Outbox:
         except BaseException:
             self._ids.discard(entry.id)
             raise
-        self._stored.waiting.append(Entry(entry.id, entry.kind, entry.cwd, entry.payload, entry.at, receipt.last))
-        self._stored.waiting.sort(key=lambda one: one.seq)
+        self._queue(entry, receipt.last)
         return True
 
     @property
@@ -275,9 +278,7 @@ class Outbox:
             self._ids.discard(entry_id)
             self._stored.aside[entry_id] = aside
             raise
-        entry = aside.entry
-        self._stored.waiting.append(Entry(entry.id, entry.kind, entry.cwd, entry.payload, entry.at, receipt.first))
-        self._stored.waiting.sort(key=lambda one: one.seq)
+        self._queue(aside.entry, receipt.first)
 
     async def drop(self, entry_id: str) -> None:
         """Forget an entry that was set aside. Raises :class:`InvalidInput` if there is none of that id."""
@@ -286,14 +287,22 @@ class Outbox:
         self._done.add(entry_id)
         try:
             marker = {"id": entry_id, "dropped": True}
-            await self._session.commit([self.places.aside(entry_id).delete(), self.places.done.append(marker)])
+            stale = self._stale()
+            receipt = await self._session.commit(
+                [self.places.aside(entry_id).delete(), self.places.done.append(marker), *self._forget(stale)]
+            )
             self._stored.dropped.add(entry_id)
         except BaseException:
             self._done.discard(entry_id)
             self._stored.aside[entry_id] = aside
             raise
+        self._remember(entry_id, receipt.last, stale)
 
     # --- steps --------------------------------------------------------------------------------------
+
+    def _queue(self, entry: Entry, seq: int) -> None:
+        # commits may come back in another order than they were made in
+        bisect.insort(self._stored.waiting, replace(entry, seq=seq), key=lambda one: one.seq)
 
     def _head(self) -> Entry:
         head = self.head
@@ -311,22 +320,35 @@ class Outbox:
         """The head leaves in one commit: what is trimmed is gone from the queue, what is done stays known by its id."""
         head = self._head()
         writes = [self.places.queue.trim(head.seq), self.places.flight.delete(), *more]
-        stale = 0
+        stale = self._stale() if done else 0
         if done:
-            writes.append(self.places.done.append(head.id))
-            if len(self._stored.done) >= 2 * DONE_KEPT:
-                stale = self._stored.done[DONE_KEPT - 1][0]
-                writes.append(self.places.done.trim(stale))
+            writes += [self.places.done.append(head.id), *self._forget(stale)]
         receipt = await self._session.commit(writes)
         self._stored.waiting.remove(head)
         self._stored.flight = None
         self._ids.discard(head.id)
         if done:
-            self._done.add(head.id)
-            self._stored.done.append((receipt.last, head.id))
-            if stale:
-                self._done -= {entry_id for _, entry_id in self._stored.done[:DONE_KEPT]}
-                del self._stored.done[:DONE_KEPT]
+            self._remember(head.id, receipt.last, stale)
+
+    def _stale(self) -> int:
+        """The sequence up to which what is done is forgotten now, 0 for none: the older half, once there are twice as
+        many as are kept."""
+        done = self._stored.done
+        return done[DONE_KEPT - 1][0] if len(done) >= 2 * DONE_KEPT else 0
+
+    def _forget(self, stale: int) -> list[Write[SessionScope]]:
+        return [self.places.done.trim(stale)] if stale else []
+
+    def _remember(self, entry_id: str, seq: int, stale: int) -> None:
+        """Follow a commit that appended to what is done, and trimmed it up to ``stale``."""
+        done = self._stored.done
+        gone = {one for at, one in done if at <= stale} if stale else set()
+        if gone:
+            self._done -= gone
+            self._stored.dropped -= gone
+            done[:] = [one for one in done if one[0] > stale]
+        self._done.add(entry_id)
+        bisect.insort(done, (seq, entry_id))
 
 
 def check_id(what: str, name: str, most: int) -> None:
@@ -336,6 +358,19 @@ def check_id(what: str, name: str, most: int) -> None:
     if not name.strip() or name in (".", "..") or len(name.encode()) > most or redact(name) != name:
         raise InvalidInput(
             f"the {what} is empty, dots, over {most} bytes, or holds a private block", "use an id that says nothing"
+        )
+
+
+def check_cwd(cwd: str) -> None:
+    """Raise :class:`InvalidInput` for a working directory that cannot travel as it is."""
+    try:
+        fits = len(cwd.encode()) <= MAX_CWD_BYTES and redact(cwd) == cwd
+    except UnicodeEncodeError:  # an undecodable name, as os.getcwd gives it
+        fits = False
+    if not fits:
+        raise InvalidInput(
+            f"the working directory is not UTF-8, over {MAX_CWD_BYTES} bytes, or holds a private block",
+            "use another directory",
         )
 
 
@@ -359,7 +394,7 @@ def entry_of(element: Json, seq: int = 0) -> Entry | None:
         return None
     if element["kind"] != "end" and not isinstance(payload.get("content"), str):
         return None
-    return Entry(entry_id, element["kind"], cwd, payload, at if type(at) is int else 0, seq)
+    return Entry(entry_id, element["kind"], cwd, payload, at if type(at) is int and 0 <= at <= LATEST else 0, seq)
 
 
 def _stored_aside(aside: Aside) -> dict[str, Json]:

@@ -13,9 +13,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
+from scopelog.errors import InvalidInput
+
 from .errors import EngramError, HttpError
 from .flight import SharedFlight
-from .outbox import Outbox
+from .outbox import MAX_ID_BYTES, Outbox, check_id
 
 Json: TypeAlias = Any
 
@@ -151,6 +153,10 @@ class Registration:
                 return
             if not isinstance(given, str) or not given:
                 raise EngramError("the memory server resumed a session without saying its id", "it is tried again")
+            try:
+                check_id("resumed session's id", given, MAX_ID_BYTES)  # it becomes part of paths
+            except InvalidInput as error:
+                raise EngramError(error.cause, "it is tried again") from error
             if given != self.key:
                 _log.warning("the memory key %s goes on as %s (session_already_ended)", self.key, given)
                 await self._outbox.rotate(given, "session_already_ended")  # stored before it is used

@@ -21,10 +21,10 @@ from . import tools
 from .capture import Outcome, learning_text, notice, prompt_text
 from .config import MemoryConfig
 from .delivery import Blocked, Delivery
-from .errors import EngramError, ProjectUnresolved
-from .outbox import Aside, Entry, Kind, Outbox, State
+from .errors import ConfigInvalid, EngramError, ProjectUnresolved
+from .outbox import Aside, Entry, Kind, Outbox, State, check_cwd
 from .projects import FAILURE_KEPT, ProjectGate
-from .redaction import redact, redact_text
+from .redaction import redact_text
 from .registration import Registration
 from .spelling import Query
 from .transport import Transport
@@ -60,8 +60,8 @@ class MemorySession:
         """Why the queue does not go on, if it does not."""
         self._host = host
         self._session = session
-        if cwd is not None and redact(cwd) != cwd:
-            raise InvalidInput("the working directory holds a private block", "use another directory")
+        if cwd is not None:
+            check_cwd(cwd)
         owner = session.sync._outboxes.get(agent_id)
         if owner is not None and not owner.closed:
             raise InvalidInput(f"the outbox of agent {agent_id!r} is delivered already", "use that bridge's session")
@@ -153,7 +153,7 @@ class MemorySession:
                     registered = await self._registration.ensure(project)
                 if registered:
                     outcome = await self._archived(compaction_id, content)
-            except EngramError as error:
+            except (EngramError, ConfigInvalid) as error:
                 _log.warning("a compaction could not be archived: %s", error.cause)
             except TimeoutError:
                 _log.warning("a compaction could not be archived: no project or no row in time")
@@ -354,6 +354,9 @@ class MemorySession:
                 self.blocked = error.error.cause
                 unresolved = isinstance(error.error, ProjectUnresolved)
                 await self._pause(max(pause, FAILURE_KEPT) if unresolved else pause)
+            except HandleClosed:  # the session, or the bridge: what waits is delivered by a later one
+                self._closed = True
+                self._idle.set()
             except ScopelogError as error:  # no server, or our own disk
                 self.blocked = error.cause
                 _log.warning("the memory queue waits: %s", error.cause)
