@@ -9,7 +9,7 @@ export STREAM
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test campaign lint format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -19,6 +19,9 @@ demo: $(VENV)/.cli ## record a stream (STREAM=file.jsonl), kill the recorder in 
 
 test: $(VENV)/.dev ## run the tests (ARGS="-k window")
 	$(BIN)/python -m pytest $(ARGS)
+
+campaign: $(VENV)/.dev ## the same at length, hours: 2,000 examples a property, every place of every fault (ARGS as above)
+	SCOPELOG_HYPOTHESIS=long $(BIN)/python -m pytest --timeout=0 $(ARGS)
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .
