@@ -4,7 +4,7 @@ agree again after the next call, and a message settles once."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -58,9 +58,8 @@ STREAMING: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("name", STREAMING)
-def test_streams_go_on(name: str, error: type[BaseException]) -> None:
+def interrupted(call: Call, error: type[BaseException], least: int) -> Iterator[tuple[Scene, Entries]]:
+    """A scene for each place in ``call`` that ``error`` comes at, after it came; there must be more than ``least``."""
     nth = 0
     while True:
         nth += 1
@@ -68,12 +67,20 @@ def test_streams_go_on(name: str, error: type[BaseException]) -> None:
         entries = Entries(nth, error)
         try:
             with entries:
-                STREAMING[name](scene)
+                call(scene)
         except error:
             pass
         else:
             if not entries.where:
                 break
+        yield scene, entries
+    assert nth > least
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("name", STREAMING)
+def test_streams_go_on(name: str, error: type[BaseException]) -> None:
+    for scene, entries in interrupted(STREAMING[name], error, 15):
         response = scene.operation.current or scene.operation.response("e2")
         if response is not scene.response:
             response.take(frames_of("")[0])
@@ -88,7 +95,6 @@ def test_streams_go_on(name: str, error: type[BaseException]) -> None:
         assert tool.output == scene.tool.output, entries.where
         assert tool.output["text"].endswith("more\n") and len(tool.output["text"]) <= 12
         assert scene.tool.text in ("first\nmore\n", "nd one\nmore\n"), entries.where
-    assert nth > 15
 
 
 SETTLING: dict[str, Call] = {
@@ -102,19 +108,7 @@ SETTLING: dict[str, Call] = {
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", SETTLING)
 def test_settling_is_done_once(name: str, error: type[BaseException]) -> None:
-    nth = 0
-    while True:
-        nth += 1
-        scene = Scene()
-        entries = Entries(nth, error)
-        try:
-            with entries:
-                SETTLING[name](scene)
-        except error:
-            pass
-        else:
-            if not entries.where:
-                break
+    for scene, entries in interrupted(SETTLING[name], error, 30):
         with suppress(Fenced):  # it was done before the error came
             SETTLING[name](scene)
         assert scene.replica() == scene.lane.state, entries.where
@@ -131,7 +125,6 @@ def test_settling_is_done_once(name: str, error: type[BaseException]) -> None:
             for frame in frames_of("next"):
                 following.take(frame)
             assert text_of(following.message) == "next"
-    assert nth > 30
 
 
 @pytest.mark.parametrize("error", ERRORS)

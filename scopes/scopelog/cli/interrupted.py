@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from scopelog_engine.check import Finding
-
 from ..clients.messages import RecoveredOperation, RecoveredResponse, RecoveredTool, finite
 from ..clients.messages import recover as interrupted_in
-from ..errors import NoSuchSession, ScopelogError
 from ..store import Store
 from . import output
-from .looking import opened, raise_unread
+from .looking import Survey, opened, read_beside
 from .output import printable
 
 TAIL_LINES: Final = 10  # shown of a tool's output
@@ -31,21 +28,10 @@ class Part(NamedTuple):
 
 def recover(path: str, session: str | None, as_json: bool) -> None:
     """What was interrupted in one session, or in each. What cannot be read is named, then raised."""
-    unreadable: list[Finding] = []
-    damage: ScopelogError | None = None
     found = 0
     with opened(path) as store:
-        for name in store.sessions(unreadable=unreadable) if session is None else (session,):
-            try:
-                operations = _interrupted(store, name)
-            except NoSuchSession:
-                if session is not None:
-                    raise
-                continue  # deleted meanwhile
-            except ScopelogError as error:
-                if session is not None:
-                    raise
-                operations, damage = [], _note(damage, error)
+        survey = Survey(store, session)
+        for name, operations in survey.each(_interrupted):
             for operation in operations:
                 found += 1
                 if as_json:
@@ -53,29 +39,14 @@ def recover(path: str, session: str | None, as_json: bool) -> None:
                 else:
                     _show(name, operation)
                 for problem in operation.problems:
-                    damage = _note(damage, problem)
-    if not found and not as_json and damage is None:
+                    survey.note(problem)
+    if not found and not as_json and survey.damage is None:
         output.put_text("nothing to recover")
-    if damage is not None:
-        raise damage
-    raise_unread(unreadable)
+    survey.finish()
 
 
 def _interrupted(store: Store, session: str) -> list[RecoveredOperation]:
-    with store.reader(session) as reader:
-        found = interrupted_in(reader)
-        unread = reader.stats()["unread_bytes"]
-    if unread:
-        what = f"{output.count(unread, 'byte')} could not be read: a writer at work, a torn tail or damage; ask check"
-        output.say(f"note: {printable(session)}: {what}")
-    return found
-
-
-def _note(damage: ScopelogError | None, error: ScopelogError) -> ScopelogError:
-    """The first one is raised in the end; others are named here."""
-    if damage is not None:
-        output.say(f"note: {printable(error.cause)}")
-    return damage or error
+    return read_beside(store, session, interrupted_in)
 
 
 # --- for people -----------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from scopelog_engine.check import DAMAGE, NOTE, UNREAD, Finding, worst
 from scopelog_engine.durability import Durability
@@ -14,13 +14,14 @@ from scopelog_engine.layout import MAIN_FILE, check_id, session_dir_name
 
 from ..addresses import SESSION
 from ..errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, NotAStore, ReadFailed, ScopelogError
-from ..session import LogRecord
+from ..session import LogRecord, SessionReader
 from ..store import Store
 from . import output
 from .output import printable
 
 _VERDICTS: Final = ("sound", "torn", "corrupt", "unread")
 UNCHECKED: Final = 3
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -33,6 +34,56 @@ def opened(path: str) -> Iterator[Store]:
         raise NotAStore(error.cause, error.remedy.removesuffix(", or an empty one")) from error
     except NoSuchSession as error:
         raise NoSuchSession(error.cause, f"scopelog ls {printable(path)} lists the sessions there are") from error
+
+
+class Survey:
+    """A look at one session, or at each. What stands against one of several is kept until the others were shown."""
+
+    def __init__(self, store: Store, session: str | None = None) -> None:
+        self.damage: ScopelogError | None = None
+        """The first error, if there was one."""
+        self._store = store
+        self._session = session
+        self._unreadable: list[Finding] = []
+
+    def each(self, look: Callable[[Store, str], T]) -> Iterator[tuple[str, T]]:
+        """What ``look`` finds, by session. The one that was asked for raises; of several those deleted meanwhile are
+        left out, and those that fail are noted."""
+        if self._session is not None:
+            yield self._session, look(self._store, self._session)
+            return
+        for name in self._store.sessions(unreadable=self._unreadable):
+            try:
+                found = look(self._store, name)
+            except NoSuchSession:
+                continue
+            except ScopelogError as error:
+                self.note(error)
+            else:
+                yield name, found
+
+    def note(self, error: ScopelogError) -> None:
+        """The first one is raised in the end; others are named here."""
+        if self.damage is not None:
+            output.say(f"note: {printable(error.cause)}")
+        self.damage = self.damage or error
+
+    def finish(self) -> None:
+        """Raise what was noted, or what :func:`raise_unread` does."""
+        if self.damage is not None:
+            raise self.damage
+        raise_unread(self._unreadable)
+
+
+def read_beside(store: Store, session: str, look: Callable[[SessionReader], T]) -> T:
+    """What ``look`` finds in a session that may be written meanwhile; says so if not all of it could be read."""
+    with store.reader(session) as reader:
+        found = look(reader)
+        unread = reader.stats()["unread_bytes"]
+    if unread:
+        what = f"{output.count(unread, 'byte')} could not be read: a writer at work, a torn tail or damage; ask check"
+        output.say(f"note: {printable(session)}: {what}")
+    return found
 
 
 def cat(path: str, session: str, scope: str | None, address: tuple[str, str] | None, as_json: bool) -> None:
@@ -146,18 +197,8 @@ def stat(path: str, session: str | None, as_json: bool) -> None:
             else:
                 output.put_table(("", ""), [(_heading(name), _cell(name, value)) for name, value in found.items()])
             return
-        damage: ScopelogError | None = None
-        unreadable: list[Finding] = []
-        rows: list[dict[str, Any]] = []
-        for name in store.sessions(unreadable=unreadable):
-            try:
-                rows.append(_stat(store, name))
-            except NoSuchSession:
-                continue  # deleted meanwhile
-            except ScopelogError as error:
-                if damage is not None:
-                    output.say(f"note: {printable(error.cause)}")
-                damage = damage or error
+        survey = Survey(store)
+        rows = [row for _, row in survey.each(_stat)]
         total = sum(row["log_bytes"] for row in rows)
         if as_json:
             index = store._store.index
@@ -166,9 +207,7 @@ def stat(path: str, session: str | None, as_json: bool) -> None:
         else:
             rows_of_text = ([_cell(column, row[column]) for column in _COLUMNS] for row in rows)
             output.put_table([_heading(column) for column in _COLUMNS], rows_of_text)
-        if damage is not None:
-            raise damage
-        raise_unread(unreadable)
+        survey.finish()
 
 
 def _stat(store: Store, session: str) -> dict[str, Any]:

@@ -9,17 +9,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from scopelog_engine.check import Finding
-
 from ..aio import AsyncSession
 from ..clients.memory import EngramError, Entry, MemoryBridge, MemoryConfig, MemorySession, load_config
 from ..clients.memory.outbox import AGENTS, Contents, Outbox, Places
 from ..clients.memory.transport import require_httpx2
-from ..errors import InvalidInput, NoSuchSession, ScopelogError
+from ..errors import InvalidInput
 from ..session import Session, SessionReader
 from ..store import Store
 from . import output
-from .looking import opened, raise_unread, require
+from .looking import Survey, opened, read_beside, require
 from .output import printable
 
 REASON_SHOWN: Final = 500  # characters; a server may say anything
@@ -89,42 +87,20 @@ def _box(reader: SessionReader, places: Places) -> Box:
 
 def status(path: str, session: str | None, as_json: bool) -> None:
     """The outboxes of one session, or of each. What cannot be read is named, then raised."""
-    unreadable: list[Finding] = []
-    damage: ScopelogError | None = None
     found = 0
     with opened(path) as store:
-        for name in store.sessions(unreadable=unreadable) if session is None else (session,):
-            try:
-                boxes = _boxes_beside(store, name)
-            except NoSuchSession:
-                if session is not None:
-                    raise
-                continue  # deleted meanwhile
-            except ScopelogError as error:
-                if session is not None:
-                    raise
-                if damage is not None:
-                    output.say(f"note: {printable(error.cause)}")
-                damage = damage or error
-                continue
+        survey = Survey(store, session)
+        for name, boxes in survey.each(_boxes_beside):
             found += len(boxes)
             for box in boxes:
                 _show(name, box, as_json)
-    if not found and not as_json and damage is None:
+    if not found and not as_json and survey.damage is None:
         output.put_text("no agent session has an outbox")
-    if damage is not None:
-        raise damage
-    raise_unread(unreadable)
+    survey.finish()
 
 
 def _boxes_beside(store: Store, session: str) -> list[Box]:
-    with store.reader(session) as reader:
-        boxes = boxes_of(reader)
-        unread = reader.stats()["unread_bytes"]
-    if unread:
-        what = f"{output.count(unread, 'byte')} could not be read: a writer at work, a torn tail or damage; ask check"
-        output.say(f"note: {printable(session)}: {what}")
-    return boxes
+    return read_beside(store, session, boxes_of)
 
 
 def _show(session: str, box: Box, as_json: bool) -> None:

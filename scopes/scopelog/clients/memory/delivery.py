@@ -39,6 +39,7 @@ NOT_FOUND: Final = "observation_save_result_not_found"
 UNFIT: Final = frozenset({400, 413, 422})  # what was asked is wrong, and stays so
 RECOVERY_LIMIT: Final = 7.5  # seconds for lookups and the replay after a lost reply
 _SUMMARY: Final = "session_summary"
+_LOST: Final = object()  # in place of a reply
 
 _log = logging.getLogger(__name__)
 
@@ -123,13 +124,9 @@ class Delivery:
             await self._outbox.freeze(request, unsent=not replay)
             raise Blocked(error) from error
         except TransportFailed:
-            if replay:
-                return await self._settle_by_lookup(request)
-            return await self._recover(entry, request)
-        if entry.kind in SAVES and not _saved(reply):  # a receipt without an id is none
-            if replay:
-                return await self._settle_by_lookup(request)
-            return await self._recover(entry, request)
+            reply = _LOST
+        if reply is _LOST or (entry.kind in SAVES and not _saved(reply)):  # a receipt without an id is none
+            return await (self._settle_by_lookup(request) if replay else self._recover(entry, request))
         await self._outbox.delivered()
         return reply
 

@@ -131,7 +131,7 @@ class Contents:
             given_up = isinstance(e.element, dict)
             entry_id = str(e.element.get("id") if isinstance(e.element, dict) else e.element)
             done.append((e.seq, entry_id))
-            dropped = dropped | {entry_id} if given_up else dropped - {entry_id}
+            (dropped.add if given_up else dropped.discard)(entry_id)
         finished = {entry_id for _, entry_id in done}
         waiting: dict[str, Entry] = {}  # one of an id: an event is one entry, whatever brought it here twice
         for e in source.read(places.queue):
