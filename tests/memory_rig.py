@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from fuzz.simdisk import SimCrash, SimDisk
 from scopelog import Session, Store
+from scopelog.clients.memory import Entry as WaitingEntry
 from scopelog.clients.memory import MemoryBridge, MemorySession
+from scopelog.clients.memory.outbox import Outbox
 
 from .engram import EngramServer, Entry, Exchange, Generation
 
@@ -122,6 +124,8 @@ class Rig:
         """The process ends, by ``kill -9`` if so, and the next one begins."""
         if kill:
             self.disk = self.disk.kill()
+            for session in self.bridge._sessions.values():
+                await session.aclose()  # a request under way is cut
             await self.bridge.aclose()
         else:
             await self.stop()
@@ -219,6 +223,12 @@ async def rig(generation: str | Generation, folder: Path, **config: Any) -> Asyn
             pass  # a disk that is down
         finally:
             made.server.close()
+
+
+def head_of(outbox: Outbox) -> WaitingEntry:
+    """The entry that is next."""
+    assert outbox.head is not None
+    return outbox.head
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

@@ -261,6 +261,15 @@ class MemoryMachine(RuleBasedStateMachine):
             entry.dropped = True
         self.rig.call(session.retry(entry.id) if again else session.drop(entry.id))
 
+    @rule(agent=AGENTS, pick=st.integers(0, 9))
+    def drop_waiting(self, agent: str, pick: int) -> None:
+        session = self.rig.agents[agent]
+        if not session.waiting:
+            return
+        entry = self.model.entries[agent, session.waiting[pick % len(session.waiting)].id]
+        entry.dropped = True  # unless its delivery is under way
+        self.rig.call(session.drop(entry.id), wait=False)
+
     # --- a write that meets trouble: by chance alone the two seldom come together
 
     def some(self, agent: str, kind: str, wait: bool) -> None:

@@ -22,6 +22,7 @@ from .engram import EngramServer, FakeBinary, free_port, write_binary
 from .memory_wire import Answer, Time, Wire, run
 
 ID = "0123456789abcdef" * 2
+OWN = ["2.0", "2.1", "3"]  # generations that say who they are
 
 
 class FakeChild:
@@ -43,6 +44,7 @@ class Rig:
         self.time = Time()
         self.probes = list(probes) or ["refused"]
         self.probed = 0
+        self.failures = 0
         self.asked: list[list[str]] = []
         self.spawned: list[tuple[list[str], dict[str, str]]] = []
         self.child: FakeChild | OSError = FakeChild()
@@ -61,7 +63,7 @@ class Rig:
         )
 
     async def probe(self, expected_instance: str | None, *, timeout: float = 0.5) -> Probe:
-        assert expected_instance == ID and 0 < timeout <= 0.5
+        assert expected_instance == (ID if self.config.url is None else None) and 0 < timeout <= 0.5
         self.probed += 1
         if self.on_probe is not None:
             await self.on_probe()
@@ -160,7 +162,40 @@ def test_with_a_url_nothing_is_run_and_nothing_healed() -> None:
         rig.identity = FileNotFoundError(2, "No such file or directory")
         await rig.keeper.ensure()
         assert await rig.keeper.heal() is False
-        assert (rig.asked, rig.probed, rig.spawned) == ([], 0, [])
+        # asked once what it can do, and not who it is
+        assert (rig.asked, rig.probed, rig.spawned) == ([], 1, [])
+
+    run(main)
+
+
+@pytest.mark.parametrize("url", [None, "http://elsewhere:1"])
+def test_a_server_is_looked_at_again_after_a_failure_and_each_minute(url: str | None) -> None:
+    """Another one may have taken its place; one that gives no healthy answer is left alone for a second."""
+
+    async def main() -> None:
+        rig = Rig("ready", url=url)
+        looks = []
+        for seconds, failures in ((0.0, 0), (59, 0), (1, 0), (0, 1), (0, 0), (59, 1), (0, 0), (60, 0)):
+            rig.time.now += seconds
+            rig.failures += failures
+            await asyncio.gather(rig.keeper.ensure(), rig.keeper.ensure())
+            looks.append(rig.probed)
+        assert looks == [1, 1, 2, 3, 3, 4, 4, 5] and rig.spawned == []
+        rig.probes, rig.failures = ["indeterminate"], 9
+        for seconds in (0, 0.5, 0.5):
+            rig.time.now += seconds
+            await rig.keeper.ensure()
+        assert rig.probed == 7
+        rig.probes, rig.failures = ["foreign"], 10
+        if url is None:
+            for _ in range(2):
+                with pytest.raises(ServerRefused, match="ownership mismatch"):
+                    await rig.keeper.ensure()
+        else:
+            await rig.keeper.ensure()
+        rig.probes = ["ready"]
+        rig.time.now += 1
+        await rig.keeper.ensure()
 
     run(main)
 
@@ -473,13 +508,14 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_two_bridges_that_start_together_end_at_one_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", OWN)
+def test_two_bridges_that_start_together_end_at_one_server(generation: str, tmp_path: Path) -> None:
     """Behaviour 41, and 42: the port of the file reaches the child."""
 
     async def main(real: Real) -> None:
         one, two = real.keeper(), real.keeper()
         await asyncio.gather(one.ensure(), two.ensure())
-        assert await real.transports[0].request("GET", "/projects") is not None
+        assert await real.transports[0].request("GET", "/export") is not None
         assert 1 <= len(real.children) <= 2
         await until(lambda: [child.poll() for child in real.children].count(None) == 1)  # the loser ends by itself
         serves = real.binary.invocations("serve")
@@ -488,10 +524,11 @@ def test_two_bridges_that_start_together_end_at_one_server(tmp_path: Path) -> No
         await two.aclose()
         assert len(real.binary.running()) == 1  # behaviour 43: it outlives both
 
-    with_real(tmp_path, main)
+    with_real(tmp_path, main, FAKE_ENGRAM_GENERATION=generation)
 
 
-def test_a_server_that_crashes_twice_is_healed_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", OWN)
+def test_a_server_that_crashes_twice_is_healed_twice(generation: str, tmp_path: Path) -> None:
     """Behaviour 44; with 19: the write that was refused arrives, once."""
 
     async def main(real: Real) -> None:
@@ -507,7 +544,7 @@ def test_a_server_that_crashes_twice_is_healed_twice(tmp_path: Path) -> None:
         assert [line["body"]["summary"] for line in ends] == ["1", "2"]
         await keeper.aclose()
 
-    with_real(tmp_path, main)
+    with_real(tmp_path, main, FAKE_ENGRAM_GENERATION=generation)
 
 
 def test_an_abandoned_child_is_terminated(tmp_path: Path) -> None:
@@ -525,11 +562,12 @@ def test_an_abandoned_child_is_terminated(tmp_path: Path) -> None:
     with_real(tmp_path, main, FAKE_ENGRAM_NEVER_BIND="1")
 
 
-def test_a_foreign_server_is_refused_for_real(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ["old", *OWN])
+def test_a_foreign_server_is_refused_for_real(generation: str, tmp_path: Path) -> None:
     """Behaviour 31 over real HTTP; nothing but /health is asked of it, without the token."""
 
     async def main(real: Real) -> None:
-        with EngramServer("3", port=real.config.port) as server:
+        with EngramServer(generation, port=real.config.port) as server:
             with pytest.raises(ServerRefused):
                 await real.keeper().ensure()
             assert [(one.method, one.path) for one in server.requests] == [("GET", "/health")]

@@ -17,7 +17,7 @@ from scopelog.clients.memory import TOOLS, BlockingMemoryBridge, Entry, Outcome,
 from scopelog.clients.memory.errors import EngramError, ProjectUnresolved
 
 from .engram import GENERATIONS, EngramServer, faults
-from .memory_rig import AGENT, LONG, PROJECT, Rig, blocks, resumes, rig, run
+from .memory_rig import AGENT, LONG, PROJECT, Rig, blocks, head_of, resumes, rig, run
 
 ALL = sorted(GENERATIONS)
 ROW, POST, END = "GET /sessions/{id}", "POST /sessions", "POST /sessions/{id}/end"
@@ -146,11 +146,12 @@ def test_an_end_is_the_end_of_the_row_it_was_tried_on(generation: str, tmp_path:
     run(main)
 
 
-def test_a_row_of_nobody_s_project_is_not_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_a_row_of_nobody_s_project_is_not_ended(generation: str, tmp_path: Path) -> None:
     """No write without a project: the end of an open row waits for one, or is parked where none can come."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             await made.save("something to keep")
             await made.restart(cwd=None)
             answer = await made.session.call("mem_session_end", {})
@@ -188,11 +189,12 @@ def test_admitted_before_the_disposal(generation: str, tmp_path: Path) -> None:
     run(main)
 
 
-def test_a_disposal_while_an_entry_is_being_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_a_disposal_while_an_entry_is_being_stored(generation: str, tmp_path: Path) -> None:
     """The call came first, so the entry counts as admitted; the queue's task had ended meanwhile, and left it."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             capture = asyncio.create_task(made.prompt("early"))
             await asyncio.sleep(0)
             made.session.release()
@@ -340,11 +342,12 @@ def test_a_dead_server_delays_nobody(generation: str, tmp_path: Path) -> None:
     run(main)
 
 
-def test_the_pauses_double_up_to_a_minute(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_the_pauses_double_up_to_a_minute(generation: str, tmp_path: Path) -> None:
     """A server that is away is asked less and less often, and never less than once a minute; then anew."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             assert await made.save("so that the project is known")
             made.server.faults.refuse()
             await made.prompt("one")
@@ -361,11 +364,12 @@ def test_the_pauses_double_up_to_a_minute(tmp_path: Path) -> None:
     run(main)
 
 
-def test_why_the_queue_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_why_the_queue_waits(generation: str, tmp_path: Path) -> None:
     """The reason is the server's own, not that there is one."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             made.server.faults.on(POST, faults.fail(500, "the disk is full"))
             await made.prompt("one")
             assert "the disk is full" in await made.paused()
@@ -376,11 +380,12 @@ def test_why_the_queue_waits(tmp_path: Path) -> None:
     run(main)
 
 
-def test_an_unresolved_project_stores_nothing_of_a_tool(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ["2.0", "2.1", "3"])
+def test_an_unresolved_project_stores_nothing_of_a_tool(generation: str, tmp_path: Path) -> None:
     """Fail closed: an answer that names no project raises before anything is stored; a capture waits for one."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             made.server.model.resolve_ambiguous(made.cwd, ["a", "b"])
             with pytest.raises(ProjectUnresolved):
                 await made.save("of no project")
@@ -473,12 +478,13 @@ def test_what_was_stored_twice_is_one_entry(tmp_path: Path) -> None:
     run(main)
 
 
-def test_delivered_entries_are_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_delivered_entries_are_trimmed(generation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The outbox holds what waits and no more; ids of done entries are remembered up to a bound, newest first."""
     monkeypatch.setattr(outbox, "DONE_KEPT", 8)
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             for n in range(40):
                 await made.prompt(f"e{n}")
             await made.drained()
@@ -497,12 +503,13 @@ def test_delivered_entries_are_trimmed(tmp_path: Path, monkeypatch: pytest.Monke
     run(main)
 
 
-def test_more_than_may_wait_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_more_than_may_wait_is_refused(generation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is an error that the caller sees, and what waits is untouched."""
     monkeypatch.setattr(outbox, "MAX_PENDING", 3)
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             made.server.faults.refuse()
             for n in range(3):
                 await made.prompt(f"e{n}")
@@ -526,7 +533,7 @@ def test_a_tool_call_at_the_close(tmp_path: Path) -> None:
             held = made.server.faults.on("POST /observations", faults.delay())
             call = asyncio.create_task(made.save("in flight at the close"))
             await asyncio.to_thread(held.gate.wait_held)
-            await made.bridge.aclose()
+            await made.session.aclose()
             assert (await call)["status"] == "queued"
             held.gate.release()
             await made.restart()
@@ -537,6 +544,54 @@ def test_a_tool_call_at_the_close(tmp_path: Path) -> None:
 
 
 # --- compaction -------------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_is_no_list_of_blocks_is_refused(tmp_path: Path) -> None:
+    """A plain text was passed over in silence."""
+
+    async def main() -> None:
+        async with rig("3", tmp_path) as made:
+            for given in ("a prompt that is long enough", ["a prompt that is long enough"]):
+                with pytest.raises(InvalidInput, match="no list of objects"):
+                    await made.session.capture_prompt("e", given)
+            assert made.session.state("e") is None
+
+    run(main)
+
+
+def test_an_agent_at_work_stays_in_its_directory(tmp_path: Path) -> None:
+    """Another one was ignored in silence, and a relative one reached the first write."""
+
+    async def main() -> None:
+        async with rig("3", tmp_path) as made:
+            other = made.workspace(tmp_path / "other", PROJECT)
+            with pytest.raises(InvalidInput, match="is at work in"):
+                await made.join(cwd=other)
+            assert await made.join() is made.session
+            made.session.release()
+            assert (await made.join(cwd=other)).cwd == other
+            with pytest.raises(InvalidInput, match="not absolute"):
+                await made.join("agent-2", cwd="relative")
+
+    run(main)
+
+
+def test_a_queued_archive_tells_the_model_to_do_nothing(tmp_path: Path) -> None:
+    """It was told to look, and to save it again, and then both arrived."""
+
+    async def main() -> None:
+        async with rig("3", tmp_path, request_timeout_ms=200) as made:
+            await made.session.start()
+            made.server.faults.refuse()
+            assert await made.archive("c1") is Outcome.UNKNOWN
+            told = made.session.take_notice()
+            assert told is not None and "There is nothing to do: do not save it again" in told
+            made.server.faults.accept()
+            made.advance(61)
+            await made.drained()
+            assert made.session.state("c1") == "delivered"
+
+    run(main)
 
 
 @pytest.mark.parametrize("generation", ALL)
@@ -590,11 +645,12 @@ def test_the_other_outcomes_of_a_compaction(generation: str, tmp_path: Path) -> 
     run(main)
 
 
-def test_a_compaction_of_no_project(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_a_compaction_of_no_project(generation: str, tmp_path: Path) -> None:
     """97, 89: nothing is sent or stored, no project is named, and the same compaction may be told of once more."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             await made.restart(cwd=None)
             for _ in range(2):
                 assert await made.session.archive("c1", "what was said") is Outcome.UNAVAILABLE
@@ -605,11 +661,12 @@ def test_a_compaction_of_no_project(tmp_path: Path) -> None:
     run(main)
 
 
-def test_a_capture_of_no_directory_is_parked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_a_capture_of_no_directory_is_parked(generation: str, tmp_path: Path) -> None:
     """Fail closed: no later try can find one, so it neither blocks the queue nor goes to a project of somebody else."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             await made.restart(cwd=None)
             await made.prompt("one")
             await made.drained()
@@ -653,11 +710,12 @@ def test_a_secret_reaches_nothing(generation: str, tmp_path: Path, caplog: pytes
     run(main)
 
 
-def test_a_secret_in_what_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", ALL)
+def test_a_secret_in_what_waits(generation: str, tmp_path: Path) -> None:
     """The stored entry itself, read before it is delivered."""
 
     async def main() -> None:
-        async with rig("3", tmp_path) as made:
+        async with rig(generation, tmp_path) as made:
             made.server.faults.refuse()
             for n, text in enumerate(TAGGED):
                 await made.prompt(f"p{n}", text)
@@ -722,9 +780,9 @@ def test_a_dropped_entry_is_told_from_a_delivered_one_and_agents_are_listed() ->
             box = outbox.Outbox(session, "agent")
             for name in ("first", "second"):
                 assert await box.add(Entry(name, "prompt", "/w", {"content": name}))
-            await box.set_aside("parked", "for a reason")
+            await box.set_aside(head_of(box), "parked", "for a reason")
             await box.drop("first")
-            await box.delivered()
+            await box.delivered(head_of(box))
             for one in (box, outbox.Outbox(session, "agent")):
                 assert (one.state("first"), one.state("second"), one.state("third")) == ("dropped", "delivered", None)
                 assert not await one.add(Entry("first", "prompt", "/w", {"content": "again"}))

@@ -17,8 +17,8 @@ from scopelog.clients.memory.outbox import DONE_KEPT, MAX_ENTRY_BYTES, REASON_KE
 from scopelog.clients.memory.projects import judge_envelope
 from scopelog.clients.memory.registration import Registration
 
-from .engram import EngramServer, faults
-from .memory_rig import blocks
+from .engram import GENERATIONS, EngramServer, faults
+from .memory_rig import Rig, blocks, head_of
 
 pytest.importorskip("httpx2", reason="the extra engram is not installed")
 
@@ -27,15 +27,18 @@ def bridge_to(server: EngramServer, timeout: int = 1000) -> MemoryBridge:
     return MemoryBridge({"request_timeout_ms": timeout}, environ={"ENGRAM_URL": server.url})
 
 
-def test_an_end_leaves_a_row_of_another_project_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", sorted(GENERATIONS))
+def test_an_end_leaves_a_row_of_another_project_alone(generation: str, tmp_path: Path) -> None:
     """Somebody else's row that happened to have the agent's id was ended, with our summary in it."""
 
+    cwd = Rig.workspace(tmp_path / "work", "demo")
+
     async def main() -> None:
-        with EngramServer("3") as server, Store.open(tmp_path / "store") as store:
-            server.model.resolve_to("/w", "demo")
+        with EngramServer(generation) as server, Store.open(tmp_path / "store") as store:
+            server.model.resolve_to(cwd, "demo")
             server.model.add_session("agent-1", "other", "/elsewhere")
             async with bridge_to(server) as bridge:
-                session = await bridge.session(store.session("s"), "agent-1", "/w")
+                session = await bridge.session(store.session("s"), "agent-1", cwd)
                 answer = await session.end("ours")
                 assert answer["ended"] is False and "another project" in answer["note"]
                 assert server.model.rows.sessions["agent-1"].ended_at is None
@@ -93,7 +96,7 @@ def test_what_could_not_be_set_aside_is_not_admitted_and_reasons_are_bounded() -
             with pytest.raises(LimitExceeded):
                 await outbox.add(Entry("e", "save", "/w", {"content": "x" * MAX_ENTRY_BYTES}))
             await outbox.add(Entry("e", "save", "/w", {"content": "x"}))
-            await outbox.set_aside("parked", "<private>secret</private>" + "y" * 10_000)
+            await outbox.set_aside(head_of(outbox), "parked", "<private>secret</private>" + "y" * 10_000)
             reason = outbox.aside["e"].reason
             assert len(reason) == REASON_KEPT and "secret" not in reason
 
@@ -174,15 +177,18 @@ def test_closing_the_blocking_face_lets_go_of_who_waits(tmp_path: Path) -> None:
         bridge.close()
 
 
-def test_a_row_that_is_refused_for_good_parks_its_entry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("generation", sorted(GENERATIONS))
+def test_a_row_that_is_refused_for_good_parks_its_entry(generation: str, tmp_path: Path) -> None:
     """The queue waited for ever behind what no later try could register."""
 
+    cwd = Rig.workspace(tmp_path / "work", "demo")
+
     async def main() -> None:
-        with EngramServer("3") as server, Store.open(tmp_path / "store") as store:
-            server.model.resolve_to("/w", "demo")
+        with EngramServer(generation) as server, Store.open(tmp_path / "store") as store:
+            server.model.resolve_to(cwd, "demo")
             server.faults.on("POST /sessions", faults.fail(400, "no such thing"))
             async with bridge_to(server) as bridge:
-                session = await bridge.session(store.session("s"), "agent-1", "/w")
+                session = await bridge.session(store.session("s"), "agent-1", cwd)
                 await session.capture_prompt("first", blocks("a prompt that is long enough"))
                 await session.capture_prompt("second", blocks("another that is long enough"))
                 assert await session.drain(5)
@@ -246,6 +252,7 @@ def test_an_id_of_the_server_that_is_none_is_not_adopted(tmp_path: Path, given: 
 
             class Resuming:
                 capabilities: frozenset[str] | None = frozenset({"root_session_resume"})
+                doubted = False
 
                 async def request(self, method: str, path: Any, *, query: Any = None, body: Any = None) -> Any:
                     asked.append(method)
@@ -268,7 +275,7 @@ def test_dropped_ids_are_trimmed_as_delivered_ones() -> None:
             outbox = Outbox(AsyncSession(session), "agent")
             for number in range(2 * DONE_KEPT + 5):
                 await outbox.add(Entry(f"e{number}", "prompt", "/w", {"content": "x"}))
-                await outbox.set_aside("parked", "no")
+                await outbox.set_aside(head_of(outbox), "parked", "no")
                 await outbox.drop(f"e{number}")
             kept = session.read(outbox.places.done)
             assert DONE_KEPT <= len(kept) < 2 * DONE_KEPT
@@ -290,7 +297,7 @@ def test_an_id_that_is_done_is_not_sent_again() -> None:
             session.commit([places.done.append("done"), *(places.queue.append(one.stored()) for one in entries)])
             outbox = Outbox(AsyncSession(session), "agent")
             assert [one.id for one in outbox.waiting] == ["next"] and outbox.state("done") == "delivered"
-            await outbox.delivered()
+            await outbox.delivered(head_of(outbox))
             assert session.read(places.queue) == []
 
     asyncio.run(main())

@@ -74,7 +74,7 @@ class BlockingMemoryBridge:
             self._calls.discard(waiting)
 
     def _end(self) -> None:
-        """Close the bridge, let go of who waits, and end the loop's thread."""
+        """Close the bridge, let go of who waits, and end the loop's thread. Ends no row; nothing does that at exit."""
         closing = asyncio.run_coroutine_threadsafe(self._bridge.aclose(), self._loop)
         closing.result()
         for call in list(self._calls):

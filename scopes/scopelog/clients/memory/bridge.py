@@ -59,8 +59,13 @@ class MemoryBridge:
         """The agent session of that id, which keeps its outbox in ``session``. ``cwd``: its own working directory,
         absolute; without one nothing is read or written ('the session reported no working directory').
 
-        The same id gives the same object until it is released; then a new one, with the same key and row. What an
-        earlier process has left in the outbox is delivered from now on.
+        ``agent_id`` names the row on the server: no other agent of any store that uses this server may have it.
+
+        The same id in the same session gives the same object until it is released; then a new one, with the same key
+        and row. What an earlier process has left in the outbox is delivered from now on.
+
+        Raises :class:`InvalidInput` for an id or a directory that cannot be used, a relative one among them, or another
+        directory than that in which the agent is at work.
         """
         if self._closed:
             raise HandleClosed("the memory bridge is closed", "make a new one")
@@ -70,6 +75,10 @@ class MemoryBridge:
         place = id(face.sync), agent_id
         while (known := self._sessions.get(place)) is not None:
             if not known.released:
+                if known.cwd != cwd:
+                    raise InvalidInput(
+                        f"the agent {agent_id!r} is at work in {known.cwd!r}", "pass that cwd, or release it first"
+                    )
                 return known
             await known.hand_over()  # one task delivers an outbox
             if self._sessions.get(place) is known:  # nobody was faster
@@ -91,14 +100,12 @@ class MemoryBridge:
         Raises :class:`ServerRefused`, :class:`ServerUnavailable`.
         """
         await self._keeper.ensure()
-        if self.config.url is not None and self._transport.capabilities is None:
-            await self._transport.probe(None)
 
     async def aclose(self) -> None:
-        """Stop delivering and let go of the connections. Ends no row, and sends nothing; the server runs on."""
+        """Stop delivering and let go of the connections. Ends no row, and begins no request: one that is under way is
+        waited for, up to the request timeout, for cut short its outcome would be unknown. The server runs on."""
         self._closed = True
-        for session in list(self._sessions.values()):
-            await session.aclose()
+        await asyncio.gather(*(session.hand_over() for session in list(self._sessions.values())))
         await self._keeper.aclose()
         await self._transport.aclose()
 

@@ -91,9 +91,10 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-def notice(outcome: Outcome, project: str | None) -> str:
+def notice(outcome: Outcome, project: str | None, *, queued: bool = False) -> str:
     """What to tell the model once after a compaction: an instruction for this outcome, never text out of the memory.
 
+    ``queued``: its outcome is unknown so far, and is settled without the model: a second save would be one too many.
     ``project`` is named but for ``UNAVAILABLE``, where none is certain.
     """
     where = f"the memory of project {project!r}" if project else "this session's memory"
@@ -106,6 +107,11 @@ def notice(outcome: Outcome, project: str | None) -> str:
         return (
             f"The context was compacted, but its summary was not saved in {where}. "
             "Save it now with mem_session_summary, before you go on with anything else."
+        )
+    if outcome is Outcome.UNKNOWN and queued:
+        return (
+            f"The context was compacted, and its summary is kept on this machine. It will be saved in {where} "
+            "as soon as the memory server answers. There is nothing to do: do not save it again."
         )
     if outcome is Outcome.UNKNOWN:
         return (

@@ -12,8 +12,9 @@ learning  POST /observations/passive     the same: the server knows equal learni
 end       GET the row, then POST end     the row tells
 ========= ============================== =====================================================================
 
-An answer that is no success never starts a lookup or a replay: 4xx parks the entry with its reason; 5xx does where the
-server cannot tell repeats, and otherwise it is looked up and sent again once the queue goes on.
+An answer that is no success never starts a lookup or a replay: 4xx parks the entry with its reason. After 5xx it may
+have been applied: where the server can tell repeats it is looked up and sent again once the queue goes on, else it is
+unknown.
 An archive's operation id is ``<agent id>/<entry id>``.
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, TypeAlias
 
 from .capture import archive_topic
@@ -61,22 +62,32 @@ class Delivery:
         outbox: Outbox,
         gate_of: Callable[[str | None], ProjectGate],
         registration: Registration,
+        ready: Callable[[], Awaitable[None]],
     ) -> None:
-        """``gate_of``: the project gate of a working directory."""
+        """``gate_of``: the project gate of a working directory. ``ready``: see :meth:`MemoryBridge.ready`."""
         self._transport = transport
         self._outbox = outbox
         self._gate_of = gate_of
         self._registration = registration
+        self._ready = ready
+        self.sending = False
+        """Whether a write is under way, or its outcome not stored yet: cut short it would be unknown."""
 
     async def deliver(self, entry: Entry) -> Json:
         """Deliver the head, or set it aside; returns the server's reply, None where there is none.
 
         :raises Blocked: nothing can be delivered now: no server, no registration, no project yet.
         """
+        try:
+            return await self._deliver(entry)
+        finally:
+            self.sending = False
+
+    async def _deliver(self, entry: Entry) -> Json:
         if entry.kind == "end":
             return await self._end(entry)
-        request = self._outbox.frozen
-        if request is not None and not self._outbox.unsent:
+        request = self._outbox.frozen(entry)
+        if request is not None and not self._outbox.unsent(entry):
             return await self._recover(entry, request)  # it may have been sent, by this process or an earlier one
         # nothing of it has arrived yet: as long as that is proved, the row is looked at anew before each try
         request = await self._freeze(entry)
@@ -94,11 +105,13 @@ class Delivery:
             failure = self._registration.failure
             if isinstance(failure, HttpError) and failure.status in UNFIT:
                 # the server will say the same of every later try, and others wait behind it
-                await self._outbox.set_aside("parked", f"its session was refused: {failure.message}")
+                await self._outbox.set_aside(entry, "parked", f"its session was refused: {failure.message}")
                 return None
             raise Blocked(failure or _unregistered())
         request = _request_of(entry, self._outbox.places.agent_id, self._registration.key, project)
-        await self._outbox.freeze(request)  # before the first send: a later try is this request, whatever rotated
+        await self._outbox.freeze(
+            entry, request
+        )  # before the first send: a later try is this request, whatever rotated
         return request
 
     async def _project(self, entry: Entry) -> str | None:
@@ -111,33 +124,38 @@ class Delivery:
         if resolution.state == "resolved":
             return resolution.project
         if not resolution.located:  # no later try can find a directory
-            await self._outbox.set_aside("parked", resolution.reason)
+            await self._outbox.set_aside(entry, "parked", resolution.reason)
             return None
         raise Blocked(resolution.error())
 
     async def _send(self, entry: Entry, request: dict[str, Json], *, replay: bool = False) -> Json:
         try:
-            reply = await self._transport.request(request["method"], request["path"], body=request["body"])
+            reply = await self._write(request)
         except HttpError as error:
-            return await self._answered(request, error, replay=replay)
+            return await self._answered(entry, request, error, replay=replay)
         except RequestRefused as error:  # proof of non-delivery: the next try is the first, also in a later process
-            await self._outbox.freeze(request, unsent=not replay)
+            await self._outbox.freeze(entry, request, unsent=not replay)
             raise Blocked(error) from error
         except TransportFailed:
             reply = _LOST
         if reply is _LOST or (entry.kind in SAVES and not _saved(reply)):  # a receipt without an id is none
-            return await (self._settle_by_lookup(request) if replay else self._recover(entry, request))
-        await self._outbox.delivered()
+            return await (self._settle_by_lookup(entry, request) if replay else self._recover(entry, request))
+        await self._outbox.delivered(entry)
         return reply
 
-    async def _answered(self, request: dict[str, Json], error: HttpError, *, replay: bool) -> Json:
+    async def _write(self, request: dict[str, Json]) -> Json:
+        self.sending = True  # until its outcome is stored
+        return await self._transport.request(request["method"], request["path"], body=request["body"])
+
+    async def _answered(self, entry: Entry, request: dict[str, Json], error: HttpError, *, replay: bool) -> Json:
         """An answer that is no success: it starts no lookup and no replay."""
         if replay and error.status in (409, 410):
-            return await self._settle_by_lookup(request)  # the first one may have come through after all
+            return await self._settle_by_lookup(entry, request)  # the first one may have come through after all
         if error.status >= 500 and self._tells_repeats(error):
             raise Blocked(error) from error
         self._registration.forget()  # it may have been about the row: that is looked at before the next entry
-        await self._outbox.set_aside("parked", error.message if error.code == "" else f"{error.code}: {error.message}")
+        reason = error.message if error.code == "" else f"{error.code}: {error.message}"
+        await self._outbox.set_aside(entry, "parked" if error.status < 500 else "unknown", reason)
         return None
 
     def _tells_repeats(self, error: EngramError | None = None) -> bool:
@@ -146,7 +164,7 @@ class Delivery:
 
         :raises Blocked: it has not told yet what it can do; nothing is given up before that.
         """
-        if self._transport.capabilities is None:
+        if self._transport.capabilities is None or self._transport.doubted:
             raise Blocked(error or _undecided())
         return RESUME in self._transport.capabilities
 
@@ -155,48 +173,50 @@ class Delivery:
     async def _recover(self, entry: Entry, request: dict[str, Json]) -> Json:
         try:
             async with asyncio.timeout(RECOVERY_LIMIT):
+                # after a failure another server may listen: one that cannot tell repeats, or somebody else's
+                await self._ready()
                 if entry.kind in SAVES:
                     return await self._recover_save(entry, request)
                 if self._tells_repeats():
-                    return await self._send_again(request)
+                    return await self._send_again(entry, request)
         except TimeoutError:
             _log.warning("what became of a memory entry of kind %s could not be told in time", entry.kind)
             raise Blocked(_undecided()) from None
-        await self._outbox.set_aside("unknown", "its outcome is unknown, and this server does not tell repeats")
+        await self._outbox.set_aside(entry, "unknown", "its outcome is unknown, and this server does not tell repeats")
         return None
 
-    async def _send_again(self, request: dict[str, Json]) -> Json:
+    async def _send_again(self, entry: Entry, request: dict[str, Json]) -> Json:
         """The same bytes, to a server that knows them again."""
         try:
-            reply = await self._transport.request(request["method"], request["path"], body=request["body"])
+            reply = await self._write(request)
         except HttpError as error:
             if error.status >= 500:
                 raise Blocked(error) from error
             self._registration.forget()
             # no proof about the first one, which may have come through
-            await self._outbox.set_aside("unknown", f"refused when it was sent again: {error.message}")
+            await self._outbox.set_aside(entry, "unknown", f"refused when it was sent again: {error.message}")
             return None
         except TransportFailed as error:
             raise Blocked(error) from error
-        await self._outbox.delivered()
+        await self._outbox.delivered(entry)
         return reply
 
     async def _recover_save(self, entry: Entry, request: dict[str, Json]) -> Json:
         found = await self._look_up(request)
         if found == "absent":
             return await self._send(entry, request, replay=True)
-        return await self._believe(found)
+        return await self._believe(entry, found)
 
-    async def _settle_by_lookup(self, request: dict[str, Json]) -> Json:
+    async def _settle_by_lookup(self, entry: Entry, request: dict[str, Json]) -> Json:
         """One last lookup, never another send."""
-        return await self._believe(await self._look_up(request))
+        return await self._believe(entry, await self._look_up(request))
 
-    async def _believe(self, found: Json) -> Json:
+    async def _believe(self, entry: Entry, found: Json) -> Json:
         if isinstance(found, dict):
-            await self._outbox.delivered()
+            await self._outbox.delivered(entry)
             return found
         reason = "the server has no record of it, nor of its absence" if found == "silent" else "its outcome is unknown"
-        await self._outbox.set_aside("unknown", reason)
+        await self._outbox.set_aside(entry, "unknown", reason)
         return None
 
     async def _look_up(self, request: dict[str, Json]) -> Json:
@@ -222,7 +242,7 @@ class Delivery:
     async def _end(self, entry: Entry) -> Json:
         """Nobody else ends a row, and only the session's own: a row that is absent or ended is left alone, for a second
         end would overwrite its summary. Reading first also tells what became of an earlier try."""
-        frozen = self._outbox.frozen
+        frozen = self._outbox.frozen(entry)
         # once tried it is the end of that row: the key may have rotated since
         key = self._registration.key if frozen is None else str(frozen["path"][1])
         try:
@@ -231,7 +251,7 @@ class Delivery:
             if error.status >= 500:
                 raise Blocked(error) from error
             if error.status != 404:
-                await self._outbox.set_aside("parked", error.message)
+                await self._outbox.set_aside(entry, "parked", error.message)
                 return None
             row = None
         except TransportFailed as error:
@@ -239,7 +259,7 @@ class Delivery:
         if not isinstance(row, dict) or row.get("ended_at"):
             tried = frozen is not None and isinstance(row, dict)
             self._registration.forget()
-            await self._outbox.delivered()
+            await self._outbox.delivered(entry)
             note = (
                 "the session has no row on the server" if not isinstance(row, dict) else "the session was ended before"
             )
@@ -248,7 +268,7 @@ class Delivery:
         if project is None:  # no write without one
             return None
         if str(row.get("project", "")).strip().lower() != project.strip().lower():
-            await self._outbox.delivered()  # only the session's own row is ended, and this is somebody else's
+            await self._outbox.delivered(entry)  # only the session's own row is ended, and this is somebody else's
             note = "the row of that id belongs to another project"
             return {"ended": False, "note": note, "session_id": key}
         request = {
@@ -256,18 +276,18 @@ class Delivery:
             "path": ["sessions", key, "end"],
             "body": {"summary": entry.payload.get("summary", "")},
         }
-        await self._outbox.freeze(request)
+        await self._outbox.freeze(entry, request)
         try:
-            await self._transport.request("POST", request["path"], body=request["body"])
+            await self._write(request)
         except HttpError as error:
             if error.status >= 500:
                 raise Blocked(error) from error
-            await self._outbox.set_aside("parked", error.message)
+            await self._outbox.set_aside(entry, "parked", error.message)
             return None
         except TransportFailed as error:
             raise Blocked(error) from error  # the next try reads the row first
         self._registration.forget()  # the next write finds the ended row
-        await self._outbox.delivered()
+        await self._outbox.delivered(entry)
         return {"ended": True, "session_id": key}
 
 

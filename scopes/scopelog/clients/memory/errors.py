@@ -75,9 +75,9 @@ class TransportFailed(EngramError):
 class RequestRefused(TransportFailed):
     """The connection was refused, which proves that nothing was delivered: it may be sent again."""
 
-    def __init__(self, *, method: str, path: str) -> None:
+    def __init__(self, *, method: str, path: str, url: str = "") -> None:
         super().__init__(
-            f"the memory server refused the connection for {method} {path}",
+            f"nobody listens at {url or 'the memory server'}: the connection for {method} {path} was refused",
             "nothing was delivered: try again once the server runs",
             method=method,
             path=path,

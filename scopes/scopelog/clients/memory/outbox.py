@@ -21,6 +21,7 @@ from __future__ import annotations
 import bisect
 import json
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -120,6 +121,8 @@ class Contents:
     aside: dict[str, Aside]
     done: list[tuple[int, str]]
     dropped: set[str]
+    buried: list[tuple[int, str]]
+    """Sequence and id of elements of the queue that do not wait, and stand there until what is before them has left."""
     key: str | None
 
     @classmethod
@@ -127,22 +130,27 @@ class Contents:
         """Read it. Elements that are none of ours are left out, and said so."""
         done: list[tuple[int, str]] = []
         dropped: set[str] = set()
-        for e in reversed(source.read(places.done, order="desc", limit=4 * DONE_KEPT)):
+        for e in reversed(source.read(places.done, order="desc", limit=4 * DONE_KEPT + MAX_PENDING)):
             given_up = isinstance(e.element, dict)
             entry_id = str(e.element.get("id") if isinstance(e.element, dict) else e.element)
             done.append((e.seq, entry_id))
             (dropped.add if given_up else dropped.discard)(entry_id)
         finished = {entry_id for _, entry_id in done}
-        waiting: dict[str, Entry] = {}  # one of an id: an event is one entry, whatever brought it here twice
-        for e in source.read(places.queue):
-            entry = entry_of(e.element, e.seq)
-            if entry is not None and entry.id not in finished:  # else it leaves with the next that does
-                waiting.setdefault(entry.id, entry)
         aside: dict[str, Aside] = {}
         for stored in source.scan("memory.aside", aside_key(places.agent_id)):
             found = _aside_of(stored.value)
             if found is not None:
                 aside[found.entry.id] = found
+        waiting: dict[str, Entry] = {}  # one of an id: an event is one entry, whatever brought it here twice
+        buried: list[tuple[int, str]] = []
+        for e in source.read(places.queue):
+            entry = entry_of(e.element, e.seq)
+            if entry is None:  # it leaves with the next that does
+                continue
+            if entry.id in finished or entry.id in aside or entry.id in waiting:
+                buried.append((e.seq, entry.id))
+            else:
+                waiting[entry.id] = entry
         flight, key = source.get(places.flight), source.get(places.key)
         return cls(
             list(waiting.values()),
@@ -150,6 +158,7 @@ class Contents:
             aside,
             done,
             dropped,
+            buried,
             key["key"] if isinstance(key, dict) and isinstance(key.get("key"), str) else None,
         )
 
@@ -165,6 +174,7 @@ class Outbox:
         self._ids = {entry.id for entry in self._stored.waiting}
         self._done = {entry_id for _, entry_id in self._stored.done}
         self._listed = session.sync.get(self.places.agent) is not None
+        self._adding = 0  # entries that are being stored, whose sequences are not known yet
 
     @property
     def key(self) -> str:
@@ -183,20 +193,26 @@ class Outbox:
 
     @property
     def head(self) -> Entry | None:
-        """The next to be delivered."""
-        return self._stored.waiting[0] if self._stored.waiting else None
+        """The next to be delivered: the oldest, but for one whose request was frozen before the oldest was known."""
+        waiting, flight = self._stored.waiting, self._stored.flight
+        if not waiting or flight is None or flight["id"] == waiting[0].id:
+            return waiting[0] if waiting else None
+        return next((one for one in waiting if one.id == flight["id"]), waiting[0])
 
-    @property
-    def frozen(self) -> dict[str, Json] | None:
-        """The request of the head, once it was frozen: it may have been sent."""
-        flight, head = self._stored.flight, self.head
-        return flight["request"] if flight is not None and head is not None and flight["id"] == head.id else None
+    def frozen(self, entry: Entry) -> dict[str, Json] | None:
+        """The request of an entry, once it was frozen: it may have been sent."""
+        flight = self._stored.flight
+        return flight["request"] if flight is not None and flight["id"] == entry.id else None
+
+    def unsent(self, entry: Entry) -> bool:
+        """Whether the frozen request is proved not to have arrived: the next send is the first."""
+        return self.frozen(entry) is not None and bool((self._stored.flight or {}).get("unsent"))
 
     def state(self, entry_id: str) -> State | None:
         """Where an entry stands; None if it was never admitted, or is forgotten."""
         if entry_id in self._ids:
-            head = self.head
-            return "in flight" if head is not None and head.id == entry_id and self.frozen is not None else "pending"
+            flight = self._stored.flight
+            return "in flight" if flight is not None and flight["id"] == entry_id else "pending"
         if entry_id in self._stored.aside:
             return self._stored.aside[entry_id].state
         if entry_id in self._stored.dropped:
@@ -214,7 +230,7 @@ class Outbox:
             raise InvalidInput(f"{entry.kind!r} is no kind of entry", f"pass one of {', '.join(KINDS)}")
         if self.state(entry.id) is not None:
             return False
-        if len(self._stored.waiting) >= MAX_PENDING:
+        if len(self._stored.waiting) + len(self._stored.buried) >= MAX_PENDING:
             raise LimitExceeded(f"{MAX_PENDING} entries wait for the memory server", "see scopelog memory status")
         # whoever captured it has redacted it: once more here, for nothing private may ever be stored
         entry = Entry(entry.id, entry.kind, entry.cwd, redact(entry.payload), entry.at)
@@ -222,6 +238,7 @@ class Outbox:
         if size > MAX_ENTRY_BYTES:
             raise LimitExceeded(f"the entry takes {size} bytes, the limit is {MAX_ENTRY_BYTES}", "save less at a time")
         self._ids.add(entry.id)  # before the commit: the same event may come again while it is under way
+        self._adding += 1
         try:
             listed = [] if self._listed else [self.places.agent.set(True)]
             receipt = await self._session.commit([*listed, self.places.queue.append(entry.stored())])
@@ -229,33 +246,28 @@ class Outbox:
         except BaseException:
             self._ids.discard(entry.id)
             raise
+        finally:
+            self._adding -= 1
         self._queue(entry, receipt.last)
         return True
 
-    @property
-    def unsent(self) -> bool:
-        """Whether the frozen request is proved not to have arrived: the next send is the first."""
-        return self.frozen is not None and bool((self._stored.flight or {}).get("unsent"))
-
-    async def freeze(self, request: dict[str, Json], *, unsent: bool = False) -> None:
-        """The head is about to be sent as this request, whatever comes later; or, ``unsent``, was refused as it."""
-        head = self._head()
-        flight: dict[str, Json] = {"id": head.id, "request": request, **({"unsent": True} if unsent else {})}
+    async def freeze(self, entry: Entry, request: dict[str, Json], *, unsent: bool = False) -> None:
+        """The entry is about to be sent as this request, whatever comes later; or, ``unsent``, was refused as it."""
+        flight: dict[str, Json] = {"id": entry.id, "request": request, **({"unsent": True} if unsent else {})}
         await self._session.commit([self.places.flight.set(flight)])
         self._stored.flight = flight
 
-    async def delivered(self) -> None:
-        """The head is stored by the server: it leaves."""
-        await self._leave([])
+    async def delivered(self, entry: Entry) -> None:
+        """The entry is stored by the server: it leaves."""
+        await self._leave(entry, [], entry.id)
 
-    async def set_aside(self, state: Literal["unknown", "parked"], reason: str) -> None:
-        """The head leaves the queue, and is kept with the reason: it does not block the others."""
-        head = self._head()
+    async def set_aside(self, entry: Entry, state: Literal["unknown", "parked"], reason: str) -> None:
+        """The entry leaves the queue, and is kept with the reason: it does not block the others."""
         reason = str(redact(reason))[:REASON_KEPT]  # a server may say anything
-        aside = Aside(head, state, reason, self.frozen)
-        await self._leave([self.places.aside(head.id).set(_stored_aside(aside))], done=False)
-        self._stored.aside[head.id] = aside
-        _log.warning("a memory entry of kind %s is %s: %s", head.kind, state, reason)
+        aside = Aside(entry, state, reason, self.frozen(entry))
+        await self._leave(entry, [self.places.aside(entry.id).set(_stored_aside(aside))])
+        self._stored.aside[entry.id] = aside
+        _log.warning("a memory entry of kind %s is %s: %s", entry.kind, state, reason)
 
     async def rotate(self, key: str, reason: str) -> None:
         """From now on this is the session's memory key, also in a later process."""
@@ -281,15 +293,26 @@ class Outbox:
         self._queue(aside.entry, receipt.first)
 
     async def drop(self, entry_id: str) -> None:
-        """Forget an entry that was set aside. Raises :class:`InvalidInput` if there is none of that id."""
+        """Forget an entry: it is never sent any more. Not for the head while it is being sent.
+
+        Raises :class:`InvalidInput` if none of that id waits, is parked or unknown.
+        """
+        for entry in self._stored.waiting:
+            if entry.id == entry_id:
+                await self._leave(entry, [], _dropped(entry_id))
+                self._stored.dropped.add(entry_id)
+                return
         aside = self._aside(entry_id)
         del self._stored.aside[entry_id]
         self._done.add(entry_id)
         try:
-            marker = {"id": entry_id, "dropped": True}
             stale = self._stale()
             receipt = await self._session.commit(
-                [self.places.aside(entry_id).delete(), self.places.done.append(marker), *self._forget(stale)]
+                [
+                    self.places.aside(entry_id).delete(),
+                    self.places.done.append(_dropped(entry_id)),
+                    *self._forget(stale),
+                ]
             )
             self._stored.dropped.add(entry_id)
         except BaseException:
@@ -304,37 +327,53 @@ class Outbox:
         # commits may come back in another order than they were made in
         bisect.insort(self._stored.waiting, replace(entry, seq=seq), key=lambda one: one.seq)
 
-    def _head(self) -> Entry:
-        head = self.head
-        if head is None:
-            raise InvalidInput("nothing waits in the outbox", "deliver what waits")
-        return head
-
     def _aside(self, entry_id: str) -> Aside:
         found = self._stored.aside.get(entry_id)
         if found is None:
-            raise InvalidInput(f"no entry {redact(entry_id)!r} is parked or unknown", "see scopelog memory status")
+            raise InvalidInput(
+                f"no entry {redact(entry_id)!r} is waiting, parked or unknown", "see scopelog memory status"
+            )
         return found
 
-    async def _leave(self, more: list[Write[SessionScope]], *, done: bool = True) -> None:
-        """The head leaves in one commit: what is trimmed is gone from the queue, what is done stays known by its id."""
-        head = self._head()
-        writes = [self.places.queue.trim(head.seq), self.places.flight.delete(), *more]
-        stale = self._stale() if done else 0
-        if done:
-            writes += [self.places.done.append(head.id), *self._forget(stale)]
+    async def _leave(self, entry: Entry, more: list[Write[SessionScope]], marker: Json = None) -> None:
+        """A waiting entry leaves in one commit: what is trimmed is gone from the queue, what is done stays known by its
+        id. ``marker``: what stands for it among what is done, None if it is not done."""
+        writes, reach = list(more), self._reach(entry)
+        if reach:
+            writes.append(self.places.queue.trim(reach))
+        if frozen := self.frozen(entry) is not None:
+            writes.append(self.places.flight.delete())
+        stale = 0
+        if marker is not None:
+            stale = self._stale()
+            writes += [self.places.done.append(marker), *self._forget(stale)]
         receipt = await self._session.commit(writes)
-        self._stored.waiting.remove(head)
-        self._stored.flight = None
-        self._ids.discard(head.id)
-        if done:
-            self._remember(head.id, receipt.last, stale)
+        self._stored.waiting.remove(entry)  # not by its place: others may have come meanwhile
+        if frozen:
+            self._stored.flight = None
+        self._stored.buried.append((entry.seq, entry.id))
+        self._stored.buried = [one for one in self._stored.buried if one[0] > reach]
+        self._ids.discard(entry.id)
+        if marker is not None:
+            self._remember(entry.id, receipt.last, stale)
+
+    def _reach(self, entry: Entry) -> int:
+        """The sequence up to which nothing waits once an entry has left, 0 if that is not known."""
+        waiting = self._stored.waiting
+        if waiting[0] is not entry or self._adding:  # what is being stored may stand before what is known
+            return 0
+        last = max([entry.seq, *(seq for seq, _ in self._stored.buried)])
+        return last if len(waiting) == 1 else min(last, waiting[1].seq - 1)
 
     def _stale(self) -> int:
         """The sequence up to which what is done is forgotten now, 0 for none: the older half, once there are twice as
-        many as are kept."""
+        many as are kept. Not what is still buried in the queue, which would come to life again."""
         done = self._stored.done
-        return done[DONE_KEPT - 1][0] if len(done) >= 2 * DONE_KEPT else 0
+        if len(done) < 2 * DONE_KEPT:
+            return 0
+        buried = {entry_id for _, entry_id in self._stored.buried}
+        kept = next((n for n, (_, entry_id) in enumerate(done[:DONE_KEPT]) if entry_id in buried), DONE_KEPT)
+        return done[kept - 1][0] if kept else 0
 
     def _forget(self, stale: int) -> list[Write[SessionScope]]:
         return [self.places.done.trim(stale)] if stale else []
@@ -351,6 +390,10 @@ class Outbox:
         bisect.insort(done, (seq, entry_id))
 
 
+def _dropped(entry_id: str) -> dict[str, Json]:
+    return {"id": entry_id, "dropped": True}
+
+
 def check_id(what: str, name: str, most: int) -> None:
     """Raise :class:`InvalidInput` for an id that cannot travel as it is: empty, dots, too long, or with a private block
     in it, which would be taken out on the way and make two ids one."""
@@ -362,7 +405,9 @@ def check_id(what: str, name: str, most: int) -> None:
 
 
 def check_cwd(cwd: str) -> None:
-    """Raise :class:`InvalidInput` for a working directory that cannot travel as it is."""
+    """Raise :class:`InvalidInput` for a working directory that cannot travel as it is. Blank is none, and does."""
+    if cwd.strip() and not os.path.isabs(cwd):  # the server would resolve it from its own
+        raise InvalidInput("the working directory is not absolute", "pass os.path.abspath of it")
     try:
         fits = len(cwd.encode()) <= MAX_CWD_BYTES and redact(cwd) == cwd
     except UnicodeEncodeError:  # an undecodable name, as os.getcwd gives it

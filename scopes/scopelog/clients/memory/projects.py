@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 
 from .errors import HttpError, ProjectUnresolved, RequestRefused, TransportFailed, strings
@@ -48,7 +48,7 @@ class Resolution:
 
     ``unset``: the server could not be asked; ``resolved``: ``project`` and ``source`` hold; ``failed``: the server, or
     the directory itself, says no; ``pending``: nobody says anything. ``reason`` tells why it is not resolved,
-    ``candidates`` what the server would choose from. ``located``: whether there is a directory to speak of.
+    ``candidates`` what the server would choose from. ``located``: whether there is a directory to speak of, ``cwd``.
     """
 
     state: State
@@ -57,10 +57,12 @@ class Resolution:
     reason: str = ""
     candidates: tuple[str, ...] = ()
     located: bool = True
+    cwd: str = ""
 
     def error(self) -> ProjectUnresolved:
         """What to raise where a project is needed."""
-        cause = f"this session has no memory project: {self.reason or 'nothing was resolved yet'}"
+        what = f"the directory {self.cwd!r}" if self.located and self.cwd else "this session"
+        cause = f"{what} has no memory project: {self.reason or 'nothing was resolved yet'}"
         if self.candidates:
             cause += f" (candidates: {', '.join(self.candidates)})"
         if self.located:
@@ -204,6 +206,7 @@ class ProjectGate:
         if self._ready is not None and located:  # a session that is nowhere needs no server to be told so
             await self._ready()
         resolution = await resolve_project(self._transport, self.cwd, sleep=self._sleep)
+        resolution = replace(resolution, cwd=self.cwd or "")
         self._resolution, self._since = resolution, self._clock()
         return resolution
 

@@ -34,6 +34,10 @@ class Asker(Protocol):
 
     capabilities: frozenset[str] | None
 
+    @property
+    def doubted(self) -> bool:
+        """Whether nobody knows which server listens now."""
+
     async def request(self, method: str, path: Any, *, query: Any = None, body: Json = None) -> Json:
         """The decoded answer."""
 

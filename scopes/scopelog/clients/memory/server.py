@@ -1,6 +1,6 @@
 """This machine's own Engram server: whose it is, joined where it runs, started where it does not, healed later.
 
-With a configured url none of this happens: no identity is read, nothing is probed, started or healed.
+With a configured url none of this happens: no identity is read or judged, nothing is started or healed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ POLL: Final = 0.1  # seconds between two looks at a server that starts
 BACKOFF: Final = 1.0  # seconds a failed start is remembered, doubled up to the next
 MAX_BACKOFF: Final = 60.0
 HEAL_EVERY: Final = 30.0  # seconds between two healing starts
+TRUSTED: Final = 60.0  # seconds for which a look at the server is believed, unless a request fails
+LOOK_AGAIN: Final = 1.0  # seconds between two looks at a server that gives no healthy answer
 
 Spawn = Callable[[Sequence[str], Mapping[str, str]], Child]
 Ask = Callable[[Sequence[str], Mapping[str, str], float], Awaitable[tuple[int, bytes]]]
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 class Prober(Protocol):
     """What is asked of a transport."""
+
+    failures: int
 
     async def probe(self, expected_instance: str | None, *, timeout: float = ...) -> Probe:
         """One look at /health."""
@@ -71,6 +75,9 @@ class ServerKeeper:
         self._heal_at = 0.0  # no healing start before
         self._starts: SharedFlight[None] = SharedFlight()
         self._heals: SharedFlight[bool] = SharedFlight()
+        self._looks: SharedFlight[None] = SharedFlight()
+        self._judged = -1  # the transport's failures up to which the last look tells
+        self._look_at = 0.0  # without a failure the server is looked at again from then on
         self._children: list[Child] = []  # to be reaped
 
     @property
@@ -82,10 +89,15 @@ class ServerKeeper:
         """Return once the server runs and is ours. Concurrent callers share one start; a good one is final until a
         heal fails. A failed start is raised again, without another try, for 1 s, doubled up to 60 s.
 
+        After a request that failed, and once a minute, the server is looked at again: another one may have taken the
+        port, or an older build the place of a newer. With a url its capabilities are asked for, and nothing judged.
+
         :raises ServerRefused: another instance's server, or an identity that cannot be read.
         :raises ServerUnavailable: nothing could be started, or not in time.
         """
         if self._ready or self.config.url is not None:
+            if self._judged != self._prober.failures or self._clock() >= self._look_at:
+                await self._looks.join(self._look_anew)
             return
         if self._failure is not None and not self._starts.running and self._clock() < self._again_at:
             raise self._failure.again() from self._failure
@@ -106,9 +118,20 @@ class ServerKeeper:
 
     async def aclose(self) -> None:
         """Give up a start in flight and terminate its child. A server that was started lives on."""
+        await self._looks.abandon()
         await self._heals.abandon()
         await self._starts.abandon()
         self._reap()
+
+    async def _look_anew(self) -> None:
+        state = (await self._prober.probe(self._instance, timeout=PROBE_TIMEOUT)).state
+        if state == "foreign" and self.config.url is None:
+            raise self._foreign()  # and looked at again by the next who asks
+        # whatever else is wrong with it the request will tell, and heal
+        self._looked(TRUSTED if state == "ready" else LOOK_AGAIN)
+
+    def _looked(self, trusted: float) -> None:
+        self._judged, self._look_at = self._prober.failures, self._clock() + trusted
 
     # --- one start --------------------------------------------------------------------------------
 
@@ -137,6 +160,7 @@ class ServerKeeper:
         self._failure = None
         self._backoff = BACKOFF
         self._ready = True
+        self._looked(TRUSTED)
 
     async def _establish(self, deadline: float) -> None:
         if self._instance is None:
@@ -158,12 +182,13 @@ class ServerKeeper:
     async def _serve(self, deadline: float) -> _Failed | None:
         """Start a child and wait until it, or whoever was quicker, is ready; else why not."""
         argv = [self.config.binary, "serve", str(self.config.port)]
+        # with ENGRAM_SOCKET the child would have no port, and the bridge speaks to no socket
         environ = {name: value for name, value in self._environ.items() if name != "ENGRAM_SOCKET"}
         environ["ENGRAM_PORT"] = str(self.config.port)  # a port from the file is unknown to the child otherwise
         try:
             child = self._spawn(argv, environ)
         except (OSError, ValueError) as error:
-            return _Failed(_unavailable(f"{self.config.binary!r} could not be started ({_why(error)})"))
+            return _Failed(self._unavailable(f"{self.config.binary!r} could not be started ({_why(error)})"))
         kept = False
         self._children.append(child)
         try:
@@ -178,11 +203,15 @@ class ServerKeeper:
                     state = await self._look(deadline)
                     if state == "ready":
                         return None
-                    ended = _unavailable(f"the memory server ended with status {status} before it was ready")
-                    return _Failed(ended, waited_for=state == "indeterminate")
+                    if state == "indeterminate":
+                        what = f"something listens at {self.config.base_url}, but gives no healthy answer; "
+                        ended = self._unavailable(f"{what}the server that was started ended with status {status}")
+                        return _Failed(ended, waited_for=True)
+                    ended = self._unavailable(f"the memory server ended with status {status} before it was ready")
+                    return _Failed(ended)
                 if self._clock() >= deadline:
                     limit = self.config.startup_timeout_ms
-                    return _Failed(_unavailable(f"the memory server was not ready within {limit} ms"))
+                    return _Failed(self._unavailable(f"the memory server was not ready within {limit} ms"))
         finally:
             # on every way out but success, a cancellation included: no child is left behind that nobody uses
             if not kept:
@@ -193,11 +222,25 @@ class ServerKeeper:
         timeout = min(PROBE_TIMEOUT, max(deadline - self._clock(), 0.05))
         state = (await self._prober.probe(self._instance, timeout=timeout)).state
         if state == "foreign":
-            raise ServerRefused(
-                f"the server at {self.config.base_url} is not this machine's Engram instance (ownership mismatch)",
-                "stop it, choose another port, or set ENGRAM_URL to use it as it is",
-            )
+            raise self._foreign()
         return state
+
+    def _unavailable(self, cause: str) -> ServerUnavailable:
+        command = f"`{self.config.binary} serve {self.config.port}`"
+        return ServerUnavailable(cause, f"run {command} to see why, or set ENGRAM_URL to a server that runs")
+
+    def _unreadable(self, why: str) -> ServerRefused:
+        command = f"`{self.config.binary} instance-id`"
+        return ServerRefused(
+            f"the identity of this machine's Engram instance could not be read with {command} ({why})",
+            "install a current engram, set ENGRAM_BIN to it, or set ENGRAM_URL to use a server without this check",
+        )
+
+    def _foreign(self) -> ServerRefused:
+        return ServerRefused(
+            f"the server at {self.config.base_url} is not this machine's Engram instance (ownership mismatch)",
+            "stop it, choose another port, give both one ENGRAM_DATA_DIR, or set ENGRAM_URL to use it as it is",
+        )
 
     async def _identity(self, deadline: float) -> str:
         environ = {**self._environ, "ENGRAM_NO_UPDATE_CHECK": "1"}
@@ -205,14 +248,14 @@ class ServerKeeper:
         try:
             status, said = await self._ask([self.config.binary, "instance-id"], environ, limit)
         except TimeoutError:
-            raise _unreadable("it did not end in time") from None
+            raise self._unreadable("it did not end in time") from None
         except (OSError, ValueError) as error:
-            raise _unreadable(_why(error)) from error
+            raise self._unreadable(_why(error)) from error
         if status != 0:
-            raise _unreadable(f"exit status {status}")
+            raise self._unreadable(f"exit status {status}")
         text = said.decode("ascii", "replace").strip()
         if not INSTANCE.fullmatch(text):
-            raise _unreadable("it printed something else than 32 lower-case hex digits")
+            raise self._unreadable("it printed something else than 32 lower-case hex digits")
         return text
 
     async def _explain(self, error: ServerUnavailable) -> ServerUnavailable:
@@ -237,17 +280,6 @@ class _Failed:
     def __init__(self, error: ServerUnavailable, *, waited_for: bool = False) -> None:
         self.error = error
         self.waited_for = waited_for
-
-
-def _unavailable(cause: str) -> ServerUnavailable:
-    return ServerUnavailable(cause, "run `engram serve` to see why, or set ENGRAM_URL to a server that runs")
-
-
-def _unreadable(why: str) -> ServerRefused:
-    return ServerRefused(
-        f"the identity of this machine's Engram instance could not be read with `engram instance-id` ({why})",
-        "install a current engram, set ENGRAM_BIN to it, or set ENGRAM_URL to use a server without this check",
-    )
 
 
 def _why(error: Exception) -> str:

@@ -70,7 +70,7 @@ class MemorySession:
         self._gates: dict[str | None, ProjectGate] = {}  # an earlier process may have had another directory
         self._gate = self._gate_of(cwd)
         self._registration = Registration(host.transport, self._outbox, cwd, clock=host.clock, new_key=host.new_id)
-        self._delivery = Delivery(host.transport, self._outbox, self._gate_of, self._registration)
+        self._delivery = Delivery(host.transport, self._outbox, self._gate_of, self._registration, host.ready)
         self._kicked = asyncio.Event()  # there may be something to deliver
         self._hurried = asyncio.Event()  # somebody waits for the queue: no pause
         self._closed = False
@@ -78,6 +78,7 @@ class MemorySession:
         self._archiving: set[str] = set()
         self._idle = asyncio.Event()
         self._waiters: dict[str, asyncio.Future[Json]] = {}
+        self._dropping: list[tuple[str, asyncio.Future[None]]] = []  # by the task that delivers, between two entries
         self._notice: str | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -121,7 +122,10 @@ class MemorySession:
 
     async def capture_prompt(self, event_id: str, blocks: Sequence[Json], *, source: str = "user") -> bool:
         """Remember a prompt; whether it was admitted now. ``event_id``: the harness's own, so that the same event
-        captured again, also after a crash, is the same entry."""
+        captured again, also after a crash, is the same entry. Raises :class:`InvalidInput` if ``blocks`` is no list of
+        objects, such as a plain text."""
+        if isinstance(blocks, (str, bytes)) or not all(isinstance(block, Mapping) for block in blocks):
+            raise InvalidInput("the blocks of a prompt are no list of objects", 'pass [{"type": "text", "text": ...}]')
         text = prompt_text(source, blocks) if self._host.config.capture_prompts else None
         return text is not None and await self._admit(event_id, "prompt", {"content": text})
 
@@ -140,7 +144,8 @@ class MemorySession:
             outcome, project = await self._archive(compaction_id, summary)
         finally:
             self._archiving.discard(compaction_id)
-        self._notice = notice(outcome, project)
+        queued = self._outbox.state(compaction_id) in ("pending", "in flight")
+        self._notice = notice(outcome, project, queued=queued)
         return outcome
 
     async def _archive(self, compaction_id: str, summary: str) -> tuple[Outcome, str]:
@@ -150,6 +155,7 @@ class MemorySession:
             try:
                 async with asyncio.timeout(self._host.config.request_timeout_ms / 1000):
                     project = await self._gate.require()
+                    await self._host.ready()
                     registered = await self._registration.ensure(project)
                 if registered:
                     outcome = await self._archived(compaction_id, content)
@@ -209,6 +215,7 @@ class MemorySession:
         try:
             async with asyncio.timeout(self._host.config.request_timeout_ms / 1000):
                 project = await self.project()
+                await self._host.ready()
                 registered = await self._registration.ensure(project)
         except TimeoutError:
             _log.warning("the memory session could not be registered in time")
@@ -241,13 +248,20 @@ class MemorySession:
         self._kick(hurry=True)
 
     async def drop(self, entry_id: str) -> None:
-        """Forget an entry that is parked or unknown. Raises :class:`InvalidInput` if there is none."""
+        """Forget an entry that waits, is parked or unknown: it is not sent any more. One that is being sent is settled
+        first, and is delivered then. Raises :class:`InvalidInput` if there is none."""
         self._check_open()
-        await self._outbox.drop(entry_id)
+        if self._outbox.state(entry_id) not in ("pending", "in flight"):
+            await self._outbox.drop(entry_id)
+            return
+        dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._dropping.append((entry_id, dropped))
+        self._kick(hurry=True)
+        await dropped
 
     def _check_open(self) -> None:
         if self._closed:
-            raise HandleClosed("the memory session is closed", "use the one that has taken its place")
+            raise _closed()
 
     def release(self) -> None:
         """Dispose of the session: nothing is sent by this, nothing new is admitted. What waits is still delivered, by
@@ -256,11 +270,11 @@ class MemorySession:
         self._kick()
 
     async def hand_over(self) -> None:
-        """As :meth:`aclose`, but what is being sent is waited for, up to the request timeout: cut short its outcome
-        would be unknown."""
-        self._closed = True
-        self._kick(hurry=True)
-        await asyncio.wait([self._task], timeout=self._host.config.request_timeout_ms / 1000)
+        """As :meth:`aclose`, but a write that is under way is waited for, up to the request timeout: cut short its
+        outcome would be unknown."""
+        self._registration.released = self._closed = True
+        if self._delivery.sending:
+            await asyncio.wait([self._task], timeout=self._host.config.request_timeout_ms / 1000)
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -275,6 +289,9 @@ class MemorySession:
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_result(None)  # its entry is queued
+        for _, dropped in self._dropping:
+            if not dropped.done():
+                dropped.set_exception(_closed())
 
     async def _admit(self, entry_id: str, kind: Kind, payload: dict[str, Json]) -> bool:
         if self.released:
@@ -305,7 +322,10 @@ class MemorySession:
         aside = self._outbox.aside.get(entry_id)
         if aside is not None:
             return {"status": aside.state, "entry": entry_id, "reason": aside.reason}
-        if self._outbox.state(entry_id) != "delivered":
+        state = self._outbox.state(entry_id)
+        if state == "dropped":
+            return {"status": state, "entry": entry_id}
+        if state != "delivered":
             return {"status": "queued", "entry": entry_id, "note": self.blocked or "it is on its way"}
         return {**(reply if isinstance(reply, dict) else {}), "status": "delivered", "entry": entry_id}
 
@@ -338,6 +358,7 @@ class MemorySession:
         """Deliver the queue, head by head, until the session is released and nothing waits."""
         pause = PAUSE
         while not self._closed:
+            await self._drop_asked()
             head = self._outbox.head
             if head is None:
                 self._idle.set()
@@ -367,7 +388,28 @@ class MemorySession:
                 continue
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def _drop_asked(self) -> None:
+        while self._dropping:
+            entry_id, dropped = self._dropping.pop(0)
+            failed: ScopelogError | None = None
+            try:
+                await self._outbox.drop(entry_id)
+            except ScopelogError as error:
+                failed = error
+            else:
+                self._answer(entry_id, None)
+            if dropped.done():  # nobody waits for it any more
+                continue
+            if failed is None:
+                dropped.set_result(None)
+            else:
+                dropped.set_exception(failed)
+
     def _answer(self, entry_id: str, reply: Json) -> None:
         waiter = self._waiters.get(entry_id)
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
+
+
+def _closed() -> HandleClosed:
+    return HandleClosed("the memory session is closed", "use the one that has taken its place")

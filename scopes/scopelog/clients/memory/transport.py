@@ -1,5 +1,7 @@
 """HTTP to one Engram server: one request, its timeout, what may be sent again, and which error says what.
 
+Nothing else of the bridge touches the memory store: no MCP, no database, no unix socket.
+
 What is sent again, and no more: a read and POST /sessions after any transport failure but a timeout, with 250 ms x 2^n
 between attempts; and anything whose connection was refused, once, after a successful heal, within the same attempt. A
 whole answer is never asked for again, whatever its status.
@@ -14,9 +16,9 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
     import httpx2
 
 BACKOFF: Final = 0.25  # seconds before the second attempt, doubled before each later one
+
+# Connection: close, a new one for each request: one that the server has closed meanwhile would make a write's outcome
+# unknown, and after a restart the refusal that proves non-delivery would not be seen
+_HEADERS: Final = ((b"Accept", b"application/json"), (b"Accept-Encoding", b"identity"), (b"Connection", b"close"))
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -71,7 +77,7 @@ class Transport:
 
     ``heal`` is called once at most for a request, when its connection was refused; it answers whether the server is
     back. ENGRAM_HTTP_TOKEN is read from ``environ`` for each request. ``capabilities`` are those of the last probe
-    that was ready, None before.
+    that was ready, None before. ``failures`` counts what failed in transport: after each another server may listen.
     """
 
     def __init__(
@@ -85,10 +91,17 @@ class Transport:
         self.config = config
         self.heal = heal
         self.capabilities: frozenset[str] | None = None
+        self.failures = 0
+        self._failures_then = 0  # at the last probe that was ready
         self._environ = environ
         self._sleep = sleep
-        self._client: httpx2.AsyncClient | None = None
+        self._wire: httpx2.AsyncHTTPTransport | None = None
         self._closed = False
+
+    @property
+    def doubted(self) -> bool:
+        """Whether nobody knows which server listens now: none was ready yet, or a request has failed since."""
+        return self.capabilities is None or self.failures != self._failures_then
 
     async def request(
         self, method: str, path: str | Sequence[str], *, query: Query | None = None, body: Json = None
@@ -147,14 +160,13 @@ class Transport:
 
         Without an ``expected_instance`` (ENGRAM_URL) the identity is not judged.
         """
-        client = self._open()
-        import httpx2
-
+        httpx2 = require_httpx2()
+        before = self.failures
         found = Probe("indeterminate")
         try:
             async with (
                 asyncio.timeout(timeout),
-                client.stream("GET", f"{self.config.base_url}/health") as response,
+                self._exchange("GET", f"{self.config.base_url}/health") as response,
             ):
                 if response.is_success:
                     try:
@@ -169,15 +181,17 @@ class Transport:
             if is_refusal(error):
                 found = Probe("refused")
         if found.state == "ready":
-            self.capabilities = found.capabilities
+            self.capabilities, self._failures_then = found.capabilities, before
+        else:
+            self.failures += 1
         return found
 
     async def aclose(self) -> None:
         """Close the connections; requests afterwards raise ``HandleClosed``. Sends nothing."""
         self._closed = True
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.aclose()
 
     async def _healed(self) -> bool:
         try:
@@ -209,16 +223,21 @@ class Transport:
         return headers
 
     async def _attempt(self, request: _Request) -> Json:
-        client = self._open()
-        import httpx2
+        try:
+            return await self._ask(request)
+        except TransportFailed:
+            self.failures += 1
+            raise
 
+    async def _ask(self, request: _Request) -> Json:
+        httpx2 = require_httpx2()
         method, path, limit = request.method, request.path, self.config.request_timeout_ms
         headers = self._headers(request)
         try:
             # a cancellation from outside passes through as itself: only this limit becomes a TimeoutError
             async with (
                 asyncio.timeout(limit / 1000),
-                client.stream(method, request.url, content=request.body, headers=headers) as response,
+                self._exchange(method, request.url, request.body, headers) as response,
             ):
                 try:
                     data = decode(await _body(response, MAX_REPLY))
@@ -235,26 +254,36 @@ class Transport:
             raise InvalidInput("the request's URL is too long", "shorten the query") from None
         except httpx2.RequestError as error:
             if is_refusal(error):
-                raise RequestRefused(method=method, path=path) from error
+                raise RequestRefused(method=method, path=path, url=self.config.base_url) from error
             # anything but a refusal may have come after the server had the request
             raise _lost(request, f"the connection failed ({type(error).__name__})") from error
 
-    def _open(self) -> httpx2.AsyncClient:
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, url: str, body: bytes | None = None, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> AsyncIterator[httpx2.Response]:
+        wire = self._open()
+        import httpx2
+
+        request = httpx2.Request(method, url, content=body, headers=[*_HEADERS, *headers])
+        response = await wire.handle_async_request(request)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _open(self) -> httpx2.AsyncHTTPTransport:
         if self._closed:
             raise HandleClosed("the memory transport is closed", "make a new one")
-        if self._client is None:
-            httpx2 = require_httpx2()
-            self._client = httpx2.AsyncClient(
-                trust_env=False,  # the loopback never goes through a proxy
-                follow_redirects=False,  # a redirect would carry the token and the body elsewhere
+        if self._wire is None:
+            # without a client above it, which would log each URL with its query, keep cookies, follow redirects (they
+            # would carry the token and the body elsewhere) and look for proxies
+            self._wire = require_httpx2().AsyncHTTPTransport(
+                trust_env=False,
+                proxy=None,  # the loopback never goes through a proxy
                 verify=self.config.base_url.startswith("https:"),  # loading certificates is slow
-                timeout=None,  # one limit for the whole attempt, set around it
-                # Connection: close, a new one for each request: one that the server has closed meanwhile would make a
-                # write's outcome unknown, and after a restart the refusal that proves non-delivery would not be seen
-                headers={"Accept": "application/json", "Accept-Encoding": "identity", "Connection": "close"},
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             )
-        return self._client
+        return self._wire
 
 
 def require_httpx2() -> ModuleType:
