@@ -21,6 +21,7 @@ from scopelog.clients.memory.outbox import Entry, Outbox
 
 from .cli_rig import call, fill, flip, objects, refused, spawn, started
 from .engram import GENERATIONS, EngramServer, faults, free_port, write_binary
+from .memory_rig import head_of
 
 SECRET = "the text of an entry"
 AT = 1_700_000_000_000
@@ -82,7 +83,7 @@ def set_aside(
     async def work(writer: Session) -> None:
         outbox = await put(writer, agent, *entries)
         for _ in entries:
-            await outbox.set_aside(state, reason)
+            await outbox.set_aside(head_of(outbox), state, reason)
 
     with Store.open(store_path) as store, store.session("s") as writer:
         asyncio.run(work(writer))
@@ -99,11 +100,11 @@ def states(store_path: Path) -> dict[str, str]:
 
 async def every_state(session: Session) -> None:
     outbox = await put(session, "agent-1", *(save(f"e{n}", at=AT + n) for n in range(5)), prompt("e5", at=0))
-    await outbox.delivered()
-    await outbox.set_aside("unknown", "its outcome is unknown")
-    await outbox.set_aside("parked", ESCAPE)
+    await outbox.delivered(head_of(outbox))
+    await outbox.set_aside(head_of(outbox), "unknown", "its outcome is unknown")
+    await outbox.set_aside(head_of(outbox), "parked", ESCAPE)
     await outbox.rotate("key-2", "session_already_ended")
-    await outbox.freeze({"method": "POST", "path": "/observations", "body": {"content": SECRET}})
+    await outbox.freeze(head_of(outbox), {"method": "POST", "path": "/observations", "body": {"content": SECRET}})
 
 
 def test_status_shows_every_state_beside_a_running_harness(store_path: Path) -> None:
@@ -125,11 +126,18 @@ def test_status_shows_every_state_beside_a_running_harness(store_path: Path) -> 
             "parked": 1,
             "done": 1,
             "entries": [
-                {"id": "e3", "kind": "save", "state": "in flight", "at": AT + 3, "reason": None},
-                {"id": "e4", "kind": "save", "state": "pending", "at": AT + 4, "reason": None},
-                {"id": "e5", "kind": "prompt", "state": "pending", "at": None, "reason": None},
-                {"id": "e1", "kind": "save", "state": "unknown", "at": AT + 1, "reason": "its outcome is unknown"},
-                {"id": "e2", "kind": "save", "state": "parked", "at": AT + 2, "reason": ESCAPE},
+                {"id": "e3", "kind": "save", "state": "in flight", "cwd": "/w", "at": AT + 3, "reason": None},
+                {"id": "e4", "kind": "save", "state": "pending", "cwd": "/w", "at": AT + 4, "reason": None},
+                {"id": "e5", "kind": "prompt", "state": "pending", "cwd": "/w", "at": None, "reason": None},
+                {
+                    "id": "e1",
+                    "kind": "save",
+                    "state": "unknown",
+                    "cwd": "/w",
+                    "at": AT + 1,
+                    "reason": "its outcome is unknown",
+                },
+                {"id": "e2", "kind": "save", "state": "parked", "cwd": "/w", "at": AT + 2, "reason": ESCAPE},
             ],
         }
         assert (second["agent"], second["key"], second["rotated"]) == (f"b {ESCAPE}", f"b {ESCAPE}", None)
@@ -147,7 +155,7 @@ def test_status_shows_every_state_beside_a_running_harness(store_path: Path) -> 
 def test_a_refused_request_that_is_frozen_is_said_not_to_have_arrived(store_path: Path) -> None:
     async def work(session: Session) -> None:
         outbox = await put(session, "agent-1", save("e"))
-        await outbox.freeze({"method": "POST", "path": "/observations", "body": {}}, unsent=True)
+        await outbox.freeze(head_of(outbox), {"method": "POST", "path": "/observations", "body": {}}, unsent=True)
 
     with Store.open(store_path) as store, store.session("s") as session:
         asyncio.run(work(session))
@@ -171,7 +179,8 @@ def test_an_agent_that_has_done_everything_or_only_set_aside_is_still_shown(stor
 
 
 async def done(session: Session) -> None:
-    await (await put(session, "agent-1", save("e"))).delivered()
+    outbox = await put(session, "agent-1", save("e"))
+    await outbox.delivered(head_of(outbox))
 
 
 def test_status_of_sessions_without_an_outbox(store_path: Path) -> None:
@@ -228,7 +237,8 @@ def test_drain_of_one_agent_leaves_the_others(store_path: Path, server: EngramSe
     result = call("memory", "drain", store_path, "s", "agent-2")
     assert (result.exit_code, result.stdout.split()) == (0, ["delivered", "save", "f1"])
     assert states(store_path) == {"e1": "pending"}
-    assert call("memory", "drain", store_path, "s", "agent-3").stdout == "nothing waits\n"
+    refused(call("memory", "drain", store_path, "s", "agent-3"), 2, "no agent 'agent-3' has an outbox")
+    assert call("memory", "drain", store_path, "s", "agent-2").stdout == "nothing waits\n"
 
 
 def test_drain_names_who_holds_the_session(store_path: Path, server: EngramServer) -> None:
@@ -287,8 +297,13 @@ def test_a_server_of_somebody_else_gets_nothing(
     with EngramServer("3") as other:
         monkeypatch.setenv("ENGRAM_BIN", str(binary.path))
         monkeypatch.setenv("ENGRAM_PORT", str(other.port))
-        refused(call("memory", "drain", store_path, "s"), 3, "not this machine's Engram instance")
-        refused(call("memory", "check", "/w"), 3, "not this machine's Engram instance")
+        left = call("memory", "drain", store_path, "s", "--json")
+        refused(left, 3, "not this machine's Engram instance")
+        assert [(one["entry"], one["state"]) for one in objects(left.stdout_bytes)] == [("e1", "pending")]
+        told = call("memory", "check", tmp_path, "--json")
+        refused(told, 3, "not this machine's Engram instance")
+        (found,) = objects(told.stdout_bytes)
+        assert found["instance"] == other.instance_id and found["expected"] not in (None, other.instance_id)
         assert {exchange.route for exchange in other.requests} == {"GET /health"}
     assert binary.invocations("serve") == []
     assert states(store_path) == {"e1": "pending"}
@@ -304,7 +319,7 @@ def test_drain_starts_the_server_and_check_says_so(
     with free_port() as port:
         monkeypatch.setenv("ENGRAM_PORT", str(port))
         try:
-            refused(call("memory", "check", where), 3, "without --start none is started")
+            refused(call("memory", "check", where), 3, "no server runs at")
             assert binary.invocations("serve") == []
             assert call("memory", "check", where, "--start").exit_code == 0
             assert len(binary.invocations("serve")) == 1
@@ -375,7 +390,8 @@ def test_one_entry_that_is_not_there_leaves_all_as_they_were(store_path: Path, c
     admit(store_path, save("waits"))
     before = call("cat", store_path, "s", "--json").stdout
     refused(call("memory", command, store_path, "s", "e1", f"e9{ESCAPE}"), 2, "e9")
-    refused(call("memory", command, store_path, "s", "e1", "waits"), 2, "'waits' is parked or unknown")
+    gone = {"retry": "'waits' is parked or unknown", "drop": "'done' is waiting, parked or unknown"}[command]
+    refused(call("memory", command, store_path, "s", "e1", "waits" if command == "retry" else "done"), 2, gone)
     refused(call("memory", command, store_path, "s", "e1", "twice"), 2, "'agent-1', 'agent-2'")
     refused(call("memory", command, store_path, "s", "e1", "--agent", "agent-2"), 2, "e1")
     assert call("memory", command, store_path, "s").exit_code == 2  # no entry named
@@ -400,6 +416,7 @@ def test_check_tells_what_a_server_can_do(tmp_path: Path, server: EngramServer) 
         "ok": True,
         "url": server.url,
         "configured": True,
+        "expected": None,
         "instance": server.instance_id if generation.instance_id else None,
         "version": generation.version,
         "capabilities": capabilities,
@@ -421,7 +438,7 @@ def test_a_capability_that_says_nothing_of_repeats(monkeypatch: pytest.MonkeyPat
     generation = dataclasses.replace(GENERATIONS["2.1"], capabilities={"isolated_session_registration": True})
     with EngramServer(generation) as server:
         monkeypatch.setenv("ENGRAM_URL", server.url)
-        (found,) = objects(call("memory", "check", "/w", "--json").stdout_bytes)
+        (found,) = objects(call("memory", "check", "/", "--json").stdout_bytes)
     assert found["capabilities"] == ["isolated_session_registration"]
     assert found["repeats"] == "never repeated"
 
@@ -438,13 +455,13 @@ def test_check_resolves_the_directory_it_is_called_in(
 
 
 def test_check_tells_why_a_project_is_refused(server: EngramServer) -> None:
-    server.model.resolve_ambiguous("/w", ["one", f"two{ESCAPE}"])
-    result = call("memory", "check", "/w", "--json")
+    server.model.resolve_ambiguous("/", ["one", f"two{ESCAPE}"])
+    result = call("memory", "check", "/", "--json")
     refused(result, 3, f"candidates: one, two{SHOWN}")
     (found,) = objects(result.stdout_bytes)
     assert (found["ok"], found["version"], found["project"]) == (False, server.model.generation.version, None)
     assert "two" in found["error"]["cause"] and "project_name" in found["error"]["remedy"]
-    text = call("memory", "check", "/w").stdout
+    text = call("memory", "check", "/").stdout
     assert "version: 3" in text and "project:" not in text
 
 
@@ -453,13 +470,13 @@ def test_check_tells_why_a_project_is_refused(server: EngramServer) -> None:
     [
         (lambda server: server.faults.refuse(), "nobody listens at"),
         (lambda server: server.faults.set_sick(True), "gives no healthy answer"),
-        (lambda server: server.faults.on("GET /health", faults.not_json()), "is no memory server"),
+        (lambda server: server.faults.on("GET /health", faults.not_json(), faults.not_json()), "is no memory server"),
     ],
     ids=["refused", "sick", "something else"],
 )
 def test_check_tells_why_a_server_cannot_be_used(server: EngramServer, arrange: Any, cause: str) -> None:
     arrange(server)
-    result = call("memory", "check", "/w", "--json")
+    result = call("memory", "check", "/", "--json")
     refused(result, 3, cause)
     (found,) = objects(result.stdout_bytes)
     assert (found["ok"], found["capabilities"], found["project"]) == (False, None, None)
@@ -467,7 +484,46 @@ def test_check_tells_why_a_server_cannot_be_used(server: EngramServer, arrange: 
 
 
 def test_check_tells_that_there_is_no_identity() -> None:
-    refused(call("memory", "check", "/w"), 3, "identity of this machine's Engram instance could not be read")
+    refused(call("memory", "check", "/"), 3, "identity of this machine's Engram instance could not be read")
+
+
+def test_check_of_a_directory_that_is_not_there(tmp_path: Path, server: EngramServer) -> None:
+    """A mistyped one passed, for a server names a project after it."""
+    result = call("memory", "check", tmp_path / "nowhere", "--json")
+    assert (result.exit_code, result.stdout) == (2, "") and "does not exist" in result.stderr
+    assert server.requests == []
+
+
+def test_check_without_a_start_tells_a_silent_server_from_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: EngramServer
+) -> None:
+    binary = write_binary(tmp_path / "bin", data_dir=tmp_path / "data")
+    monkeypatch.delenv("ENGRAM_URL")
+    monkeypatch.setenv("ENGRAM_BIN", str(binary.path))
+    monkeypatch.setenv("ENGRAM_PORT", str(server.port))
+    server.faults.set_sick(True)
+    refused(call("memory", "check", tmp_path), 3, "something listens at")
+    server.faults.refuse()
+    refused(call("memory", "check", tmp_path), 3, "no server runs at")
+    assert binary.invocations("serve") == []
+
+
+def test_waiting_entries_are_dropped(store_path: Path, server: EngramServer) -> None:
+    """One of a directory that has no project holds up what is behind it, and could not be got rid of."""
+    server.model.resolve_to("/w", "demo")
+    server.model.resolve_ambiguous("/bad", ["one", "two"])
+    admit(store_path, save("bad", "/bad"), save("good"), save("not wanted"))
+    result = call("memory", "drain", store_path, "s", "--timeout", 0.3)
+    refused(result, 3, "the directory '/bad' has no memory project")
+    assert (
+        call("memory", "drop", store_path, "s", "bad", "not wanted").stdout
+        == "dropped: save bad\ndropped: save not wanted\n"
+    )
+    assert states(store_path) == {"good": "pending"}
+    assert call("memory", "drain", store_path, "s").exit_code == 0
+    assert [each.title for each in server.model.rows.observations.values()] == ["good"]
+    (box,) = objects(call("memory", "status", store_path, "--json").stdout_bytes)
+    assert (box["waiting"], box["done"]) == (0, 3)
 
 
 def test_a_setting_that_cannot_be_used(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,8 @@ def status(store: str, session: str | None, as_json: bool) -> None:
     Takes no lock: it works beside a running harness, and shows what is stored so far. Reads the logs whole.
 
     With --json there is an object a line for each agent session: session, agent, key, rotated (null, or why the key is
-    no longer the agent's id), waiting, unknown, parked, done, and entries (id, kind, state, at: ms since 1970 or null,
-    age: seconds or null, reason: null or text).
+    no longer the agent's id), waiting, unknown, parked, done, and entries (id, kind, state, cwd: the directory it was
+    captured in, at: ms since 1970 or null, age: seconds or null, reason: null or text).
 
     A session that cannot be read is named on standard error, and the exit code is 3, or 2 where it is damaged.
     """
@@ -54,7 +54,7 @@ def status(store: str, session: str | None, as_json: bool) -> None:
     type=click.FloatRange(0, 3600),
     default=30.0,
     show_default=True,
-    help="How long to go on, in seconds.",
+    help="How long to wait for the server, and then how long to go on, in seconds.",
 )
 @JSON
 def drain(store: str, session: str, agent: str | None, timeout: float, as_json: bool) -> None:
@@ -98,7 +98,9 @@ def retry(store: str, session: str, entries: tuple[str, ...], agent: str | None)
 @_ENTRIES
 @_AGENT
 def drop(store: str, session: str, entries: tuple[str, ...], agent: str | None) -> None:
-    """Forget entries that are unknown or parked: they are never sent again.
+    """Forget entries that wait, are unknown or parked: they are never sent any more.
+
+    An entry that is in flight or unknown may have arrived; it is not taken back.
 
     Takes the session's lock. All of the entries must be there, else none is touched.
     """
@@ -108,7 +110,7 @@ def drop(store: str, session: str, entries: tuple[str, ...], agent: str | None) 
 
 
 @memory.command()
-@click.argument("cwd", required=False, type=click.Path())
+@click.argument("cwd", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option("--start", is_flag=True, help="Start the server if none runs, as the bridge does.")
 @JSON
 def check(cwd: str | None, start: bool, as_json: bool) -> None:
@@ -119,10 +121,12 @@ def check(cwd: str | None, start: bool, as_json: bool) -> None:
     for an entry whose outcome is unknown, and which project it says that the directory is. Nothing is written, and
     without --start nothing is started.
 
-    With --json there is one object: ok, url, configured (whether ENGRAM_URL is set), instance, version, capabilities,
-    repeats, cwd, project, source and error (null, or cause and remedy); what was not reached is null.
+    With --json there is one object: ok, url, configured (whether ENGRAM_URL is set), expected (this machine's instance
+    id), instance (the server's), version, capabilities, repeats, cwd, project, source and error (null, or cause and
+    remedy); what was not reached is null.
 
-    Exit codes: 0 both can be used, 2 a setting cannot be used, 3 the server or the project is refused or missing.
+    Exit codes: 0 both can be used, 2 a setting cannot be used or there is no such directory (nothing is printed then),
+    3 the server or the project is refused or missing.
     """
     from . import reaching
 

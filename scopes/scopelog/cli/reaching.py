@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..clients.memory import EngramError, MemoryConfig, ServerUnavailable, load_config
@@ -32,6 +33,15 @@ _STATES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+_UNSTARTED: Final[Mapping[str, tuple[str, str]]] = {
+    "refused": ("no server runs at {url}", "start it with scopelog memory check --start; the bridge does so by itself"),
+    "indeterminate": (
+        "something listens at {url}, but gives no healthy answer",
+        "stop it, choose another port with ENGRAM_PORT, or look at the server's log",
+    ),
+}
+
+
 def check(cwd: str | None, start: bool, as_json: bool) -> None:
     """Look at server and project; raises what stands against either, once everything that is known was printed."""
     config = load_config(None, os.environ)
@@ -41,7 +51,7 @@ def check(cwd: str | None, start: bool, as_json: bool) -> None:
         "ok": False,
         "url": config.base_url,
         "configured": config.url is not None,
-        **dict.fromkeys(("instance", "version", "capabilities", "repeats")),
+        **dict.fromkeys(("expected", "instance", "version", "capabilities", "repeats")),
         "cwd": directory,
         **dict.fromkeys(("project", "source", "error")),
     }
@@ -66,19 +76,27 @@ async def _look(config: MemoryConfig, directory: str, start: bool, found: dict[s
     try:
         try:
             await keeper.ensure()
-        finally:
-            found["instance"] = keeper.instance
-        probe = await transport.probe(keeper.instance)
+        except EngramError as error:
+            failed: EngramError | None = error
+        else:
+            failed = None
+        found["expected"] = keeper.instance
+        probe = await transport.probe(None)  # whoever it is: what it says of itself is shown
+        found["instance"] = probe.instance or None
+        found["version"] = probe.version or None
+        if isinstance(failed, ServerUnavailable) and not start and probe.state in _UNSTARTED:
+            cause, remedy = _UNSTARTED[probe.state]
+            raise ServerUnavailable(cause.format(url=config.base_url), remedy) from failed
+        if failed is not None:
+            raise failed
         if probe.state != "ready":
             cause, remedy = _STATES[probe.state]
             raise ServerUnavailable(cause.format(url=config.base_url), remedy)
-        found["instance"] = probe.instance or None
-        found["version"] = probe.version or None
         found["capabilities"] = sorted(probe.capabilities)
         found["repeats"] = "exact" if RESUME in probe.capabilities else "never repeated"
         resolution = await resolve_project(transport, directory)
         if resolution.state != "resolved":
-            raise resolution.error()
+            raise replace(resolution, cwd=directory).error()
         found["project"], found["source"] = resolution.project, resolution.source or None
     finally:
         await keeper.aclose()
@@ -86,12 +104,14 @@ async def _look(config: MemoryConfig, directory: str, start: bool, found: dict[s
 
 
 def _spawn_nothing(_argv: Sequence[str], _environ: Mapping[str, str]) -> Child:
-    raise OSError(0, "no server runs, and without --start none is started")
+    raise OSError(0, "without --start none is started")
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    whose = "ENGRAM_URL: used as it is" if found["configured"] else "this machine's own instance"
+    whose = "ENGRAM_URL: used as it is" if found["configured"] else "must be this machine's own instance"
     rows = [("server", f"{found['url']} ({whose})")]
+    if found["expected"] is not None:
+        rows.append(("expected instance", found["expected"]))
     if found["instance"] is not None:
         rows.append(("instance", found["instance"]))
     if found["capabilities"] is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from ..aio import AsyncSession
-from ..clients.memory import EngramError, Entry, MemoryBridge, MemoryConfig, MemorySession, load_config
+from ..clients.memory import EngramError, Entry, MemoryBridge, MemoryConfig, load_config
 from ..clients.memory.outbox import AGENTS, Contents, Outbox, Places
 from ..clients.memory.transport import require_httpx2
-from ..errors import InvalidInput
+from ..errors import InvalidInput, StoreLocked
 from ..session import Session, SessionReader
 from ..store import Store
 from . import output
@@ -30,6 +30,7 @@ class Shown(NamedTuple):
     id: str
     kind: str
     state: str
+    cwd: str | None
     at: int | None
     reason: str | None
 
@@ -50,8 +51,9 @@ class Box(NamedTuple):
         """Those that are not done with: what waits, in its order, then what is set aside, the oldest first."""
         flight, waiting, aside = self.contents.flight, self.contents.waiting, self.contents.aside
         found = [_shown(entry, "pending", None) for entry in waiting]
-        if found and flight is not None and flight["id"] == found[0].id:
-            found[0] = found[0]._replace(state="in flight", reason=_UNSENT if flight.get("unsent") else None)
+        for at, one in enumerate(found):
+            if flight is not None and flight["id"] == one.id:
+                found[at] = one._replace(state="in flight", reason=_UNSENT if flight.get("unsent") else None)
         set_aside = sorted(aside.values(), key=lambda one: one.entry.at)
         return found + [_shown(one.entry, one.state, one.reason) for one in set_aside]
 
@@ -60,13 +62,17 @@ class Box(NamedTuple):
 
 
 def _shown(entry: Entry, state: str, reason: str | None) -> Shown:
-    return Shown(entry.id, entry.kind, state, entry.at or None, None if reason is None else reason[:REASON_SHOWN])
+    return Shown(
+        entry.id, entry.kind, state, entry.cwd, entry.at or None, None if reason is None else reason[:REASON_SHOWN]
+    )
 
 
 def boxes_of(reader: SessionReader, agent: str | None = None) -> list[Box]:
-    """The outboxes in a session, by agent id; of all agents, or of one, whether it has one or not."""
-    agents = _agents(reader) if agent is None else [agent]
-    return [_box(reader, Places(one)) for one in agents]
+    """The outboxes in a session, by agent id; of all agents, or of one. Raises :class:`InvalidInput` if it has none."""
+    agents = _agents(reader)
+    if agent is not None and agent not in agents:
+        raise InvalidInput(f"no agent {agent!r} has an outbox in this session", "scopelog memory status lists them")
+    return [_box(reader, Places(one)) for one in agents if agent is None or one == agent]
 
 
 def _agents(reader: SessionReader) -> list[str]:
@@ -147,8 +153,14 @@ def _age(seconds: float) -> str:
 def _locked(path: str, session: str) -> Iterator[tuple[Store, Session]]:
     """The session, open for writing. Raises :class:`StoreLocked`, which names the holder; makes no session."""
     require(path, session)
-    with opened(path) as store, store.session(session) as writer:
-        yield store, writer
+    with opened(path) as store:
+        try:
+            writer = store.session(session)
+        except StoreLocked as error:
+            remedy = "stop that process, or wait for it: it delivers what waits itself. memory status needs no lock"
+            raise StoreLocked(error.cause, remedy, pid=error.pid, since=error.since) from None
+        with writer:
+            yield store, writer
 
 
 def drain(path: str, session: str, agent: str | None, timeout: float, as_json: bool) -> None:
@@ -169,15 +181,24 @@ def drain(path: str, session: str, agent: str | None, timeout: float, as_json: b
 async def _drain(config: MemoryConfig, writer: Session, waiting: Sequence[Box], timeout: float, as_json: bool) -> None:
     face = AsyncSession(writer)
     async with MemoryBridge(config) as bridge:
-        await bridge.ready()
-        # the directory is that of the oldest: each entry goes to the project of the one that it was captured in
-        memories = [await bridge.session(face, box.agent, box.contents.waiting[0].cwd) for box in waiting]
+        try:
+            async with asyncio.timeout(timeout):
+                await bridge.ready()
+        except TimeoutError:
+            raise _untouched(waiting, f"no memory server within {timeout:g} s", as_json) from None
+        except EngramError as error:
+            _untouched(waiting, error.cause, as_json)
+            raise
+        # without a directory: each entry goes to the project of the one that it was captured in
+        memories = [await bridge.session(face, box.agent, None) for box in waiting]
         await asyncio.gather(*(memory.drain(timeout) for memory in memories))
         # told before the bridge closes: a request that it gives up then is in flight, and shown so by status
         left = aside = 0
         for box, memory in zip(waiting, memories, strict=True):
             for entry in box.contents.waiting:
-                state = _tell(memory, entry, as_json)
+                state = memory.state(entry.id) or "delivered"  # None: so long ago that its id is forgotten
+                held = memory.aside.get(entry.id)
+                _tell(box.agent, entry, state, None if held is None else held.reason, as_json)
                 left += state in ("pending", "in flight")
                 aside += state in ("unknown", "parked")
         reasons = [memory.blocked for memory in memories if memory.waiting and memory.blocked is not None]
@@ -190,22 +211,25 @@ async def _drain(config: MemoryConfig, writer: Session, waiting: Sequence[Box], 
         )
 
 
+def _untouched(waiting: Sequence[Box], cause: str, as_json: bool) -> EngramError:
+    """Say that everything waits on, and what to raise."""
+    entries = [(box.agent, entry) for box in waiting for entry in box.contents.waiting]
+    for agent, entry in entries:
+        _tell(agent, entry, "pending", cause, as_json)
+    return EngramError(f"{_entries(len(entries), 'waits', 'wait')} still ({cause})", "see scopelog memory check")
+
+
 def _entries(count: int, one: str, more: str) -> str:
     return f"{count} {'entry' if count == 1 else 'entries'} {one if count == 1 else more}"
 
 
-def _tell(memory: MemorySession, entry: Entry, as_json: bool) -> str:
-    state = memory.state(entry.id) or "delivered"  # None: done with so long ago that its id is forgotten
-    aside = memory.aside.get(entry.id)
-    reason = aside.reason[:REASON_SHOWN] if aside is not None else None
+def _tell(agent: str, entry: Entry, state: str, reason: str | None, as_json: bool) -> None:
+    reason = None if reason is None else reason[:REASON_SHOWN]
     if as_json:
-        output.put_json(
-            {"agent": memory.agent_id, "entry": entry.id, "kind": entry.kind, "state": state, "reason": reason}
-        )
+        output.put_json({"agent": agent, "entry": entry.id, "kind": entry.kind, "state": state, "reason": reason})
     else:
         cells = (f"{state:9}", f"{entry.kind:8}", entry.id, reason or "")
         output.put_text("  ".join(map(printable, cells)).rstrip())
-    return state
 
 
 # --- retry and drop -------------------------------------------------------------------------------
@@ -213,12 +237,16 @@ def _tell(memory: MemorySession, entry: Entry, as_json: bool) -> str:
 
 def retry(path: str, session: str, entries: Sequence[str], agent: str | None) -> None:
     """Put entries that were set aside back into the queue; sends nothing."""
-    _each(path, session, entries, agent, Outbox.retry, "queued again")
+    _each(path, session, entries, agent, Outbox.retry, "queued again", lambda contents: contents.aside)
 
 
 def drop(path: str, session: str, entries: Sequence[str], agent: str | None) -> None:
-    """Forget entries that were set aside."""
-    _each(path, session, entries, agent, Outbox.drop, "dropped")
+    """Forget entries that wait or were set aside."""
+    _each(path, session, entries, agent, Outbox.drop, "dropped", _not_done)
+
+
+def _not_done(contents: Contents) -> Container[str]:
+    return contents.aside.keys() | {entry.id for entry in contents.waiting}
 
 
 def _each(
@@ -228,19 +256,21 @@ def _each(
     agent: str | None,
     act: Callable[[Outbox, str], Awaitable[None]],
     done: str,
+    among: Callable[[Contents], Container[str]],
 ) -> None:
     with _locked(path, session) as (store, writer):
         with store.reader(session) as reader:
             boxes = boxes_of(reader, agent)
         # all of them are found before the first is touched
-        chosen = [(_holder(boxes, entry), entry) for entry in dict.fromkeys(entries)]
+        chosen = [(_holder(boxes, entry, among), entry) for entry in dict.fromkeys(entries)]
         asyncio.run(_act(writer, chosen, act, done))
 
 
-def _holder(boxes: Sequence[Box], entry: str) -> Box:
-    holders = [box for box in boxes if entry in box.contents.aside]
+def _holder(boxes: Sequence[Box], entry: str, among: Callable[[Contents], Container[str]]) -> Box:
+    holders = [box for box in boxes if entry in among(box.contents)]
     if not holders:
-        raise InvalidInput(f"no entry {entry!r} is parked or unknown", "scopelog memory status lists the entries")
+        which = "parked or unknown" if among is not _not_done else "waiting, parked or unknown"
+        raise InvalidInput(f"no entry {entry!r} is {which}", "scopelog memory status lists the entries")
     if len(holders) > 1:
         agents = ", ".join(repr(box.agent) for box in holders)
         raise InvalidInput(f"the agents {agents} each have an entry {entry!r}", "choose one with --agent")
@@ -254,6 +284,6 @@ async def _act(
     outboxes: dict[str, Outbox] = {}
     for box, entry in chosen:
         outbox = outboxes.setdefault(box.agent, Outbox(face, box.agent))
-        kind = box.contents.aside[entry].entry.kind
+        kinds = [one.kind for one in box.entries if one.id == entry]
         await act(outbox, entry)
-        output.put_text(printable(f"{done}: {kind} {entry}"))
+        output.put_text(printable(f"{done}: {kinds[0]} {entry}"))
