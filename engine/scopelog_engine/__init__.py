@@ -13,13 +13,14 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
       logindex, index                  all of a store
     scan, survey, handle, answers,   reading: following the chain, finding the end, the open file, answering from a log
       view, info, glance               and telling what a session is without its history
-    syncing, logfile                 writing one log: what is known to be on disk; append, roll back, close
+    syncing, logfile, compact        writing one log: what is known to be on disk; append, roll back, close; anew
     lock, recovery, opening          taking a session over
     loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is
     scope, staging, state,           a session: what waits, how it is joined, what all its parts share,
       retiring, looping, storing,      how scopes end, what loops do for it, who stores,
-      reading, writer, awaiting        how it is read and written, by threads and by tasks
-    reader, check                    other readers; proof of soundness
+      reading, compacting, writer,     how it is read, compacted and written, by threads and by tasks
+      awaiting
+    reader, check, copying           other readers; proof of soundness; copies, and evidence thrown away
     catalogue, rebuild               all sessions at a glance; the index derived again
     environment, store               a directory of sessions
 

@@ -139,7 +139,8 @@ class Reader:
             return True
         for view, found in lives:
             scope = found.header.scope
-            if retired.get(scope, 0) <= found.header.first and scope not in fresh.views:
+            ended = max(retired.get(scope, 0), main.header.ended(found.header.first))
+            if ended <= found.header.first and scope not in fresh.views:
                 fresh.views[scope], fresh.surveys[scope] = view, found
         return True
 
@@ -288,6 +289,11 @@ class Reader:
         if found is None:
             return 0
         return found.last.last if level is Durability.PROCESS else found.marked_sequence
+
+    @property
+    def main(self) -> LogView:
+        """Main as it stood."""
+        return self._snapshot().views[SESSION]
 
     @property
     def header(self) -> Header:

@@ -17,11 +17,13 @@ from typing import Final
 from .catalogue import Catalogue, Tell
 from .check import Finding, check_store
 from .clock import Clock, SystemClock
+from .copying import copy_session, tidy_session
 from .environment import Scheduled, Settings
 from .errors import (
     CorruptLog,
     HandleClosed,
     HandleForked,
+    InvalidInput,
     NoSuchSession,
     NotAStore,
     OpenFailed,
@@ -192,6 +194,18 @@ class Store:
             self._empty(grave)
         finally:
             lock.release()
+
+    def copy_session(self, session: str, new: str, upto: int | None = None) -> int:
+        """Copy a session scope, up to a sequence, into a new session. Returns its last sequence."""
+        self._check()
+        if check_id("session", session) == check_id("session", new):
+            raise InvalidInput(f"{session!r} cannot be copied onto itself", "choose another id")
+        return copy_session(self, session, new, upto)
+
+    def tidy_session(self, session: str) -> list[str]:
+        """Remove what recoveries of a session have kept aside. Returns the paths."""
+        self._check()
+        return tidy_session(self, check_id("session", session))
 
     def check(self, session: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :func:`check.check_store`."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .compacting import Compacting
 from .durability import Durability
 from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
 from .errors import (
@@ -28,7 +29,6 @@ from .info import SessionInfo, info_of
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
 from .lines import APPEND, RETIRE, SET, Address, new_tuple
 from .logfile import LogFile
-from .reading import Reading
 from .scope import (
     ENTRY_OVERHEAD,
     NAME_FACTOR,
@@ -95,7 +95,7 @@ def prepare(changes: Sequence[Change], waiter: Future[None] | None = None) -> Co
     return Commit(bodies, _PROCESS, retires, size, waiter)
 
 
-class Writer(Reading):
+class Writer(Compacting):
     """A session's only writer. Thread-safe. Scopes are named by their id, the session scope by ``SESSION``."""
 
     # --- opening (single-threaded) ----------------------------------------------------------------
@@ -343,6 +343,8 @@ class Writer(Reading):
                 self._closing = me
                 # Refuse admissions first: what comes after the flush would be lost.
                 self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
+                while self._compacting not in (0, me):
+                    self._wait()
             failure = self._close(ended, force)
         finally:
             kept: BaseException | None = None

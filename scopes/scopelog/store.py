@@ -138,6 +138,26 @@ class Store:
         """
         self._store.delete_session(session_id)
 
+    def copy(self, session_id: str, new_id: str, *, upto: int | None = None) -> int:
+        """Copy the session scope of a session, with its sequences, tags and times, into a new one; ephemeral scopes
+        and retirements are left out. The source may be in use. Returns the copy's last sequence.
+
+        ``upto``: nothing above that sequence, which must be the last of a commit or a window: the session as it was.
+        Raises :class:`InvalidInput` if that cannot be told, or if there is a session of that id;
+        :class:`NoSuchSession`, :class:`CorruptLog`, :class:`ReadFailed`, :class:`NewerFormat`, :class:`WriteFailed`.
+        """
+        if upto is not None and (type(upto) is not int or upto < 0):
+            raise InvalidInput(f"upto is {upto!r}", "pass a sequence of the session")
+        return self._store.copy_session(session_id, new_id, upto)
+
+    def tidy(self, session_id: str) -> list[str]:
+        """Remove the evidence that recoveries of a session have kept: torn tails, and sidecars that were set aside.
+
+        :meth:`check` lists it. Returns the paths. Raises :class:`NoSuchSession`, :class:`StoreLocked` while any handle
+        owns the session, :class:`WriteFailed`.
+        """
+        return self._store.tidy_session(session_id)
+
     def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound.
 
