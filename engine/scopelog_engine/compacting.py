@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -58,9 +57,17 @@ class Compacting(Reading):
         try:
             return self._compact(scope)
         finally:
-            with self._lock:
-                self._compacting = 0
-                self._tell()
+            kept: BaseException | None = None
+            for _ in range(PERSISTENCE):
+                try:
+                    with self._lock:
+                        self._compacting = 0
+                        self._tell()
+                    break
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    kept = kept or error
+            if kept is not None:
+                raise kept
 
     def _compact(self, scope: str) -> Compacted:
         with self._lock:
@@ -168,21 +175,17 @@ class Compacting(Reading):
             fresh.sync_name()  # the old file must not come back: what is appended from now on is in the new one alone
             return Compacted(before, fresh.end)
         finally:
-            self._persist(lambda: self._step_down(state, log, fresh, pin, me))
+            kept: BaseException | None = None
+            for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
+                try:
+                    self._step_down(state, log, fresh, pin, me)
+                    break
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    kept = kept or error
+            if kept is not None:
+                raise kept
             if self._doomed:
                 self._unlink_doomed()
-
-    def _persist(self, step: Callable[[], None]) -> None:
-        """Take a step that must be taken, whatever interrupts it; the first interruption is raised then."""
-        kept: BaseException | None = None
-        for _ in range(PERSISTENCE):
-            try:
-                step()
-                break
-            except BaseException as error:  # noqa: BLE001 - raised below
-                kept = kept or error
-        if kept is not None:
-            raise kept
 
     def _go_on_with(self, state: ScopeState, log: LogFile, fresh: LogFile, pin: Pin) -> None:
         """The log is whichever file has the name. May be done twice."""
