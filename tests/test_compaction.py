@@ -32,7 +32,7 @@ from scopelog import (
     list_of,
     value,
 )
-from scopelog_engine import compact, compacting
+from scopelog_engine import compact, compacting, storing
 from scopelog_engine.layout import OWN_FRAME_BYTES
 
 from .stores import (
@@ -489,3 +489,100 @@ def test_what_cannot_be_copied(store_path: Path) -> None:
             store.copy(CHAT, "early", upto=seqs[3] + 1)
         with store.session("held"), pytest.raises(StoreLocked):
             store.copy(CHAT, "held")
+
+
+# --- by itself --------------------------------------------------------------------------------------
+
+
+class Calls:
+    """In place of the thread that compacts: calls are kept until the test makes them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def submit(self, call: Any) -> bool:
+        self.waiting.append(call)
+        return True
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    monkeypatch.setattr(storing, "COMPACT_BYTES", 4000)
+    made = Calls()
+    monkeypatch.setattr(storing, "COMPACTORS", made)
+    return made
+
+
+@pytest.mark.parametrize("scope", [SESSION, SCOPE])
+def test_a_log_that_has_grown_is_compacted_by_itself(store_path: Path, calls: Calls, scope: Any) -> None:
+    """It stays within the ratio of what it holds, and each byte that stays is copied a few times at most."""
+    held = scope.value("a", "b")
+    with Store.open(store_path, compact_growth=2) as store, store.session(CHAT) as session:
+        path = MAIN if scope is SESSION else None
+        asked = 0
+        for n in range(400):
+            session.commit([held.set(os.urandom(300).hex())])
+            asked += len(calls.waiting)
+            calls.run()
+            name = path or next(name for name in image_of(store_path) if name.endswith(".scope.zst"))
+            assert len((store_path / name).read_bytes().rstrip(b"\0")) < 140_000 or n == 0
+            assert session.stats()["sequence"] == n + 1
+        assert 20 < asked < 200
+        assert session.get(held) is not None
+        last = session.get(held)
+        session.close()
+        with store.session(CHAT) as again:
+            assert again.get(held) == last
+
+
+def test_what_cannot_be_compacted_is_asked_for_again_later(
+    store_path: Path, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimDisk()
+    with Store.open("store", fs=disk, clock=ManualClock(), compact_growth=2) as store:
+        session = store.session(CHAT)
+        session.commit([TITLE.set("born")])
+        disk.fail("create", 1, EIO, ".tmp", persistent=True)
+        for _ in range(200):
+            session.commit([TITLE.set(os.urandom(100).hex())])
+            calls.run()
+        assert 2 <= sum("was not compacted" in message for message in caplog.messages) < 8
+        disk.heal()
+        for _ in range(600):
+            session.commit([TITLE.set(os.urandom(100).hex())])
+            calls.run()
+        sizes = [len(data) for path, data in disk.snapshot().items() if path.endswith("main.zst")]
+        assert sizes[0] < 20_000
+
+
+def test_nothing_is_compacted_unless_asked_for(store_path: Path, calls: Calls) -> None:
+    with Store.open(store_path) as store, store.session(CHAT) as session:
+        for n in range(60):
+            session.commit([TITLE.set(f"{n:0400}")])
+        assert calls.waiting == []
+        for wrong in (1, -2, True, "2", 1001):
+            with pytest.raises(InvalidInput, match="compact_growth"):
+                store.session("other", compact_growth=wrong)  # type: ignore[arg-type]
+
+
+def test_a_thread_compacts(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "COMPACT_BYTES", 4000)
+    done = threading.Event()
+    original = compacting.Compacting._compact_soon
+
+    def soon(self: Any, log: Any, scope: str) -> None:
+        original(self, log, scope)
+        done.set()
+
+    monkeypatch.setattr(compacting.Compacting, "_compact_soon", soon)
+    with Store.open(store_path, compact_growth=1.5) as store, store.session(CHAT) as session:
+        n = 0
+        while not done.is_set():
+            n += 1
+            session.commit([TITLE.set(f"{n:0400}")])
+        assert session.get(TITLE) == f"{n:0400}"
+        assert session._writer._main.log is not None and session._writer._main.log.header.generation >= 1

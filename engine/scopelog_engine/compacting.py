@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from .compact import Rewrite, alive_in, floor_and_lives
-from .errors import WriteFailed
+from .errors import ScopelogError, WriteFailed
 from .frame import Frame
 from .handle import Handle, Pin
 from .header import KIND_MAIN, Header
@@ -68,6 +68,15 @@ class Compacting(Reading):
                     kept = kept or error
             if kept is not None:
                 raise kept
+
+    def _compact_soon(self, log: LogFile, scope: str) -> None:
+        try:
+            done = self.compact(scope)
+        except ScopelogError as error:
+            _log.warning("%s was not compacted: %s", log.path, error.cause)
+            self._plan_compaction(log, log.end)
+        else:
+            _log.debug("%s: compacted from %d to %d bytes", log.path, done.before, done.after)
 
     def _compact(self, scope: str) -> Compacted:
         with self._lock:
@@ -233,6 +242,7 @@ class Compacting(Reading):
             proved=True,
         )
         fresh.epoch_durable = True
+        self._plan_compaction(fresh, fresh.end)
         fresh.names_changed()
         fresh.view.index = log.view.index
         return fresh

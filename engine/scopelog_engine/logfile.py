@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -69,6 +70,7 @@ class LogFile(SyncedLog):
         self.last_sequence = sequence
         self.durable_sequence = 0
         self.epoch_durable = False  # whether a synced frame carries this epoch
+        self.compact_at = math.inf  # a length that asks for a compaction
         self.closing: tuple[int, bytes] | None = None  # the closing frame that this process has written, and where
         self._by_rename = by_rename
         self._digest = digest_of(header)

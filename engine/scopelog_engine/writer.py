@@ -106,6 +106,7 @@ class Writer(Compacting):
         if state is None:
             state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
         state.log = log
+        self._plan_compaction(log, log.end if log.header.generation else 0)
 
     def doom(self, scope: str, path: str, boundary: int) -> None:
         """Unlink a dead sidecar once its retirement is durable."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import ManualClock, SystemClock
+from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.info import SessionInfo
@@ -66,6 +67,7 @@ __all__ = [
     "SESSION",
     "Coalescer",
     "CoalescerFailed",
+    "Compacted",
     "CorruptLog",
     "Durability",
     "DurabilityError",

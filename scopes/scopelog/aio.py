@@ -16,6 +16,7 @@ from typing import Final, Self, TypeVar
 from scopelog_engine.awaiting import AsyncWriter, in_thread
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
+from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidInput, ScopelogError
@@ -170,6 +171,10 @@ class AsyncSession:
         """See :meth:`Session.stats`."""
         return self.sync.stats()
 
+    async def compact(self, scope: Scope = SESSION) -> Compacted:
+        """See :meth:`Session.compact`. It runs in a thread; cancelled, it is finished first."""
+        return await in_thread(lambda: self.sync.compact(scope))
+
     async def close(self, *, force: bool = False) -> None:
         """See :meth:`Session.close`. Commits that other tasks wait for are stored first."""
         await self._writer.close(force=force)
@@ -278,6 +283,7 @@ class AsyncStore:
         durability: Durability = Durability.POWER,
         scope_durability: Durability = Durability.PROCESS,
         pending_bytes: int = 4 * 1024 * 1024,
+        compact_growth: float = 0,
         clock: Clock | None = None,
         fs: FileSystem | None = None,
     ) -> Self:
@@ -291,6 +297,7 @@ class AsyncStore:
                     durability=durability,
                     scope_durability=scope_durability,
                     pending_bytes=pending_bytes,
+                    compact_growth=compact_growth,
                     clock=clock,
                     fs=fs,
                 ),
@@ -315,6 +322,7 @@ class AsyncStore:
         durability: Durability | None = None,
         scope_durability: Durability | None = None,
         pending_bytes: int | None = None,
+        compact_growth: float | None = None,
     ) -> AsyncSession:
         """See :meth:`Store.session`."""
         return AsyncSession(
@@ -325,6 +333,7 @@ class AsyncStore:
                     durability=durability,
                     scope_durability=scope_durability,
                     pending_bytes=pending_bytes,
+                    compact_growth=compact_growth,
                 ),
                 undo=lambda session: session.close(force=True),
             )
@@ -358,6 +367,14 @@ class AsyncStore:
     async def delete_session(self, session_id: str) -> None:
         """See :meth:`Store.delete_session`."""
         await in_thread(lambda: self.sync.delete_session(session_id))
+
+    async def copy(self, session_id: str, new_id: str, *, upto: int | None = None) -> int:
+        """See :meth:`Store.copy`."""
+        return await in_thread(lambda: self.sync.copy(session_id, new_id, upto=upto))
+
+    async def tidy(self, session_id: str) -> list[str]:
+        """See :meth:`Store.tidy`."""
+        return await in_thread(lambda: self.sync.tidy(session_id))
 
     async def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :meth:`Store.check`."""

@@ -50,6 +50,7 @@ class Store:
         durability: Durability = Durability.POWER,
         scope_durability: Durability = Durability.PROCESS,
         pending_bytes: int = 4 * 1024 * 1024,
+        compact_growth: float = 0,
         clock: Clock | None = None,
         fs: FileSystem | None = None,
     ) -> Self:
@@ -58,12 +59,14 @@ class Store:
         The settings are what its sessions are written with unless told otherwise; reading depends on none of them.
         ``window_ms``: 0 to 60,000, how long a staged element may wait. ``durability``, ``scope_durability``: the
         level of the session scope and of ephemeral ones. ``pending_bytes``: bound of what may wait in one session
-        (64 MiB in one store). ``clock`` and ``fs`` are seams for tests.
+        (64 MiB in one store). ``compact_growth``: a log that has grown to so many times its length after its last
+        compaction, and to 1 MiB, is compacted by a thread; 0, the default: none is. ``clock`` and ``fs`` are seams for
+        tests.
 
         Raises :class:`NotAStore`, :class:`NewerFormat`, :class:`CorruptLog`, :class:`UnsupportedPlatform`,
         :class:`OpenFailed`.
         """
-        settings = _settings(Settings(), window_ms, durability, scope_durability, pending_bytes)
+        settings = _settings(Settings(), window_ms, durability, scope_durability, pending_bytes, compact_growth)
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"the path is {given_as(path)}", "pass a str or a pathlib.Path")
         return cls(EngineStore.open(path, create=create, fs=fs, clock=clock, settings=settings))
@@ -85,13 +88,16 @@ class Store:
         durability: Durability | None = None,
         scope_durability: Durability | None = None,
         pending_bytes: int | None = None,
+        compact_growth: float | None = None,
     ) -> Session:
         """Open a session for writing; it comes into being with its first write. See :meth:`open` for the settings.
 
         Raises :class:`StoreLocked` (with ``pid`` and ``since``) while any handle owns it, :class:`CorruptLog` if
         damage is proved, :class:`ForeignFile`, :class:`NewerFormat`, :class:`InvalidId`, :class:`OpenFailed`.
         """
-        settings = _settings(self._store.settings, window_ms, durability, scope_durability, pending_bytes)
+        settings = _settings(
+            self._store.settings, window_ms, durability, scope_durability, pending_bytes, compact_growth
+        )
         return Session(self._store.open_session(session_id, settings))
 
     def reader(self, session_id: str) -> SessionReader:
@@ -214,6 +220,7 @@ def _settings(
     durability: Durability | None,
     scope_durability: Durability | None,
     pending_bytes: int | None,
+    compact_growth: float | None,
 ) -> Settings:
     window = base.window
     if window_ms is not None:
@@ -225,9 +232,14 @@ def _settings(
             raise InvalidInput(f"{level!r} is no durability level", "pass Durability.PROCESS or Durability.POWER")
     if pending_bytes is not None and (type(pending_bytes) is not int or pending_bytes < _MIN_PENDING):
         raise InvalidInput(f"pending_bytes is {pending_bytes!r}", f"pass an int from {_MIN_PENDING} on")
+    if compact_growth is not None and (
+        type(compact_growth) not in (int, float) or (compact_growth != 0 and not 1.5 <= compact_growth <= 1000)
+    ):
+        raise InvalidInput(f"compact_growth is {compact_growth!r}", "pass a number from 1.5 to 1000, or 0 for never")
     return Settings(
         window=window,
         session_level=durability or base.session_level,
         scope_level=scope_durability or base.scope_level,
         pending_bytes=pending_bytes or base.pending_bytes,
+        compact_growth=base.compact_growth if compact_growth is None else float(compact_growth),
     )
