@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +27,10 @@ from .scope import ScopeState, sequence_of
 from .storing import PERSISTENCE
 from .survey import survey
 from .view import LogView
+from .workers import COMPACTORS
+
+ROTATE_BYTES: Final = 4 * 1024 * 1024  # a log below this is not rotated
+ROTATE_TIMES: Final = 4  # nor one that has not grown so many times since
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +73,16 @@ class Compacting(Reading):
                     kept = kept or error
             if kept is not None:
                 raise kept
+
+    def rotate(self, scope: str) -> None:
+        """Much of a scope's log has become void: have it compacted, by a thread, if it is long enough for that."""
+        with self._lock:
+            state = self._scopes.get(scope)
+            log = state.log if state is not None else None
+            if log is None or log.end < max(ROTATE_BYTES, ROTATE_TIMES * log.compacted_to):
+                return
+            log.compacted_to = log.end  # until that is done; and if it fails, not before it has grown as much again
+            COMPACTORS.submit(partial(self._compact_soon, log, scope))
 
     def _compact_soon(self, log: LogFile, scope: str) -> None:
         try:
@@ -242,6 +257,7 @@ class Compacting(Reading):
             proved=True,
         )
         fresh.epoch_durable = True
+        fresh.compacted_to = fresh.end
         self._plan_compaction(fresh, fresh.end)
         fresh.names_changed()
         fresh.view.index = log.view.index

@@ -71,6 +71,7 @@ class LogFile(SyncedLog):
         self.durable_sequence = 0
         self.epoch_durable = False  # whether a synced frame carries this epoch
         self.compact_at = math.inf  # a length that asks for a compaction
+        self.compacted_to = 0  # its length after the last one in this process
         self.closing: tuple[int, bytes] | None = None  # the closing frame that this process has written, and where
         self._by_rename = by_rename
         self._digest = digest_of(header)
