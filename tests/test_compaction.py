@@ -35,6 +35,7 @@ from scopelog import (
 from scopelog_engine import compact, compacting, storing
 from scopelog_engine.layout import OWN_FRAME_BYTES
 
+from .pool_rig import descriptors, real
 from .stores import (
     CHAT,
     DELTAS,
@@ -489,6 +490,19 @@ def test_what_cannot_be_copied(store_path: Path) -> None:
             store.copy(CHAT, "early", upto=seqs[3] + 1)
         with store.session("held"), pytest.raises(StoreLocked):
             store.copy(CHAT, "held")
+
+
+def test_a_crowd_of_scopes_is_compacted_within_the_bound_on_open_files(store_path: Path) -> None:
+    with Store.open(store_path, fs=real(24)) as store, store.session(CHAT) as session:
+        scopes = [ephemeral(f"op-{n}") for n in range(300)]
+        for scope in scopes:
+            session.commit([scope.value("a", "b").set(n) for n in range(5)])
+        most = descriptors()
+        for scope in scopes:
+            assert session.compact(scope).after > 0
+        session.compact()
+        assert descriptors() <= most + 4
+        assert [session.get(scope.value("a", "b")) for scope in scopes] == [4] * 300
 
 
 # --- by itself --------------------------------------------------------------------------------------
