@@ -32,6 +32,7 @@ from .errors import (
     UnsupportedPlatform,
     WriteFailed,
 )
+from .follow import Follower
 from .fs import FileSystem, OsFileSystem, write_all
 from .header import KIND_STORE, encode_header, new_header
 from .index import StoreIndex
@@ -52,6 +53,7 @@ from .looping import GRACE
 from .loops import running_loop
 from .opening import open_session
 from .pace import Pace
+from .position import Position
 from .reader import Reader
 from .survey import read_header
 from .workers import WRITERS
@@ -157,6 +159,26 @@ class Store:
         directory = self.directory(session)
         index = self.index.log(os.path.basename(directory)) if self.index is not None else None
         return Reader(self.fs, directory, store=self.identity, session=session, index=index)
+
+    def follow_session(
+        self, session: str, position: Position | None = None, *, durable: bool = False, scope: str | None = None
+    ) -> Follower:
+        """See :class:`Follower`. Raises :class:`NoSuchSession` if there is none and no position in it."""
+        self._check()
+        directory = self.directory(check_id("session", session))
+        if position is None and not self.fs.exists(os.path.join(directory, MAIN_FILE)):
+            raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions")
+        index = self.index.log(os.path.basename(directory)) if self.index is not None else None
+        return Follower(
+            self.fs,
+            directory,
+            store=self.identity,
+            session=session,
+            index=index,
+            position=position,
+            durable=durable,
+            scope=scope,
+        )
 
     def directory(self, session: str) -> str:
         return os.path.join(self.path, session_dir_name(session))

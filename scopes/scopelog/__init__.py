@@ -4,7 +4,9 @@ Layout::
 
     store       Store: a directory of sessions
     session     Session, SessionReader and what they return
-    aio         AsyncStore, AsyncSession, AsyncSessionReader: the same for asyncio, imported from there
+    follow      SessionFollower and its events: what another process writes, as it becomes visible
+    aio         AsyncStore, AsyncSession, AsyncSessionReader, AsyncSessionFollower: the same for asyncio, imported from
+                there; aio_follow is its part
     addresses   value(), list_of(), ephemeral(); Value, List, Write and the scopes they belong to
     metadata    a session's name and labels
     listing     which sessions a catalogue lists, and in which order
@@ -24,6 +26,7 @@ from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery, SetAside, TornTail
 from scopelog_engine.scope import Coalescer
@@ -58,6 +61,7 @@ from .errors import (
     UnsupportedPlatform,
     WriteFailed,
 )
+from .follow import Base, Deleted, FollowEvent, Records, Retired, SessionFollower
 from .session import Element, Entry, LogRecord, Session, SessionReader
 from .store import Store
 
@@ -65,16 +69,19 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SESSION",
+    "Base",
     "Coalescer",
     "CoalescerFailed",
     "Compacted",
     "CorruptLog",
+    "Deleted",
     "Durability",
     "DurabilityError",
     "Element",
     "Entry",
     "EphemeralScope",
     "Finding",
+    "FollowEvent",
     "ForeignFile",
     "HandleClosed",
     "HandleFenced",
@@ -97,13 +104,17 @@ __all__ = [
     "NotAStore",
     "OpenFailed",
     "OutcomeUnknown",
+    "Position",
     "ReadFailed",
     "Rebuilt",
     "Receipt",
+    "Records",
     "Recovery",
+    "Retired",
     "Scope",
     "ScopelogError",
     "Session",
+    "SessionFollower",
     "SessionInfo",
     "SessionReader",
     "SessionScope",

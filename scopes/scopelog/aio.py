@@ -22,11 +22,13 @@ from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidInput, ScopelogError
 from scopelog_engine.fs import FileSystem
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Receipt
 
 from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_tag
+from .aio_follow import AsyncSessionFollower
 from .listing import Sort
 from .metadata import KEEP, Keep, changes_of_metadata
 from .session import (
@@ -51,7 +53,7 @@ from .store import Store
 _AT_ONCE: Final = 256
 T = TypeVar("T")
 
-__all__ = ["AsyncSession", "AsyncSessionReader", "AsyncStore"]
+__all__ = ["AsyncSession", "AsyncSessionFollower", "AsyncSessionReader", "AsyncStore"]
 
 
 class AsyncSession:
@@ -343,6 +345,22 @@ class AsyncStore:
         """See :meth:`Store.reader`."""
         return AsyncSessionReader(
             await in_thread(lambda: self.sync.reader(session_id), undo=lambda reader: reader.close())
+        )
+
+    async def follow(
+        self,
+        session_id: str,
+        position: Position | str | None = None,
+        *,
+        durable: bool = False,
+        scope: Scope | None = None,
+    ) -> AsyncSessionFollower:
+        """See :meth:`Store.follow`."""
+        return AsyncSessionFollower(
+            await in_thread(
+                lambda: self.sync.follow(session_id, position, durable=durable, scope=scope),
+                undo=lambda follower: follower.close(),
+            )
         )
 
     async def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:

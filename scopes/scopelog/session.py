@@ -295,7 +295,7 @@ class SessionReader(_Reads):
         Memory does not grow with the session. Raises :class:`CorruptLog` where damage is met, after the good prefix.
         """
         for scope, record in self._reader.records():
-            yield _log_record(scope, record)
+            yield log_record(scope, record)
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
         """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
@@ -411,7 +411,7 @@ def check_page(target: object, cursor: int | None, order: str, limit: int | None
 _OPS = {APPEND: "append", SET: "set", DELETE: "delete", RETIRE: "retire"}
 
 
-def _log_record(scope: str, record: Record) -> LogRecord:
+def log_record(scope: str, record: Record) -> LogRecord:
     address, argument = record.address, record.argument
     op = _OPS.get(record.code, "trim")
     return LogRecord(

@@ -15,12 +15,16 @@ from scopelog_engine.fs import FileSystem
 from scopelog_engine.index import StoreIndex
 from scopelog_engine.info import SessionInfo
 from scopelog_engine.layout import check_id
+from scopelog_engine.notify import Watch
+from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt, rebuild
 from scopelog_engine.store import Store as EngineStore
 from scopelog_engine.store import leave_out
 
+from .addresses import Scope
+from .follow import SessionFollower
 from .listing import Sort, arrange, check_listing, matcher
-from .session import Session, SessionReader, given_as
+from .session import Session, SessionReader, given_as, id_of
 
 _MAX_WINDOW_MS: Final = 60_000
 _MIN_PENDING: Final = 4096
@@ -103,6 +107,32 @@ class Store:
     def reader(self, session_id: str) -> SessionReader:
         """Open a session for reading, without its lock. Raises :class:`NoSuchSession`, :class:`CorruptLog`."""
         return SessionReader(self._store.read_session(session_id))
+
+    def follow(
+        self,
+        session_id: str,
+        position: Position | str | None = None,
+        *,
+        durable: bool = False,
+        scope: Scope | None = None,
+    ) -> SessionFollower:
+        """Follow a session that any process writes, without its lock: what is new, as it becomes visible.
+
+        ``position``: where to resume, that of an earlier event or its text; None begins with a :class:`Base`, as does
+        a position that cannot be gone on from. ``durable``: nothing that a power cut could take back, so that what is
+        told has always happened; the last commit of an idle session is told with the next one, or when it is closed.
+        ``scope``: records of that scope alone; of the session scope with all retirements, which are its writes.
+
+        Raises :class:`NoSuchSession` unless there is a position (then the session is told to be gone),
+        :class:`InvalidInput` for a text that is no position.
+        """
+        if isinstance(position, str):
+            position = Position.parse(position)
+        if position is not None and not isinstance(position, Position):
+            raise InvalidInput(f"the position is {given_as(position)}", "pass a Position, or its text")
+        wanted = None if scope is None else id_of(scope)
+        watch = Watch(self._store.directory(check_id("session", session_id)), tells=self._store.fs.memory_maps)
+        return SessionFollower(self._store.follow_session(session_id, position, durable=durable, scope=wanted), watch)
 
     def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:
         """Ids of all sessions, sorted. One whose directory cannot be read is left out, and told to ``unreadable``.
