@@ -423,17 +423,18 @@ class Follower:
 
         for cursor, taken in pending:
             header = cursor.header
-            if cursor is not self._main and self._lives.get(header.first) is not cursor:
-                if newcomers.get(header.first) is not cursor or not self._may_begin(cursor):
-                    continue  # not to be shown yet, or over by now
-                del newcomers[header.first], self._waiting[header.first]
-                self._lives[header.first] = cursor
-                self._alive[header.scope] = header.first
+            begins = cursor is not self._main and self._lives.get(header.first) is not cursor
+            if begins and (newcomers.get(header.first) is not cursor or not self._may_begin(cursor)):
+                continue  # not to be shown yet, or over by now
             retired = [record for record in taken.records if record.code == RETIRE]
             wanted = self._scope in (None, header.scope)
             if retired or (wanted and header.scope != scope):
                 finish()
                 scope, together = header.scope, []
+            if begins:
+                del newcomers[header.first], self._waiting[header.first]
+                self._lives[header.first] = cursor
+                self._alive[header.scope] = header.first
             before = self._position() if retired else None
             cursor.take(taken)
             for record in retired:
