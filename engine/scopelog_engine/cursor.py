@@ -50,10 +50,11 @@ class Taken(NamedTuple):
 class Cursor:
     """One log, followed up to ``place``; ``point`` is what a position says of it."""
 
-    __slots__ = ("_ahead", "_cap", "_digest", "_mark", "_numbers", "header", "origin", "path", "place", "point")
+    __slots__ = ("_ahead", "_beginning", "_cap", "_digest", "_mark", "_numbers", "header", "path", "place", "point")
 
     def __init__(
         self,
+        file: Readable,
         path: str,
         header: Header,
         origin: Frame,
@@ -66,7 +67,7 @@ class Cursor:
         """At the header frame ``origin``, or at ``place``."""
         self.path = path
         self.header = header
-        self.origin = origin
+        self._beginning = fetch(file, path, origin.length, 0)
         self.place = place or Place(origin, b"")
         self.point = point or Point(origin.epoch, origin.last)
         self._numbers = numbers or {}
@@ -110,7 +111,7 @@ class Cursor:
         point = Point(frame.epoch, frame.last)
         if compacted is not None and frame.last <= compacted.sequence:
             point = compacted
-        return cls(path, header, origin, place=_place(file, path, frame), point=point, numbers=numbers, mark=mark)
+        return cls(file, path, header, origin, place=_place(file, path, frame), point=point, numbers=numbers, mark=mark)
 
     @classmethod
     def locate(cls, file: Readable, path: str, point: Point) -> Cursor | None:
@@ -125,7 +126,7 @@ class Cursor:
         if compacted is not None and point.sequence <= compacted.sequence and not all_of_it:
             return None
         if point == (origin.epoch, origin.last) and not all_of_it:
-            return cls(path, header, origin, mark=found.mark)
+            return cls(file, path, header, origin, mark=found.mark)
         digest, cap = digest_of(header), frame_cap(header)
         start = origin
         for index in search_index_backwards(file, path, origin.end, found.end, digest, cap):
@@ -153,6 +154,10 @@ class Cursor:
         return cursor
 
     # --- following --------------------------------------------------------------------------------
+
+    def is_of(self, file: Readable) -> bool:
+        """Whether ``file`` is still the same log: its header would tell."""
+        return fetch(file, self.path, len(self._beginning), 0) == self._beginning
 
     def read(self, file: Readable, *, durable: bool) -> tuple[list[Taken], bool]:
         """Batches behind the place, and whether they are all there are now; the cursor stays where it is.

@@ -122,6 +122,7 @@ class Follower:
         self._lives: dict[int, Cursor] = {}  # by first sequence: those that were shown and are alive
         self._alive: dict[str, int] = {}  # scope: first sequence of its life that was shown
         self._ghosts: dict[int, _Ghost] = {}
+        self._points: dict[int, LifePoint] = {}  # of both
         self._waiting: dict[int, Cursor] = {}  # by first sequence: those that may still be shown
         self._ignored: set[int] = set()  # files that are not to be shown, as long as they are there
         self._retired: OrderedDict[str, int] = OrderedDict()  # latest retirements shown, above ``_since``
@@ -198,9 +199,11 @@ class Follower:
                 raise _Restart("the position names a scope that was retired before it")
         self._stand_at(main, lives, alive)
         self._ghosts = ghosts
+        self._points.update((first, ghost.point) for first, ghost in ghosts.items())
 
     def _stand_at(self, main: Cursor, lives: dict[int, Cursor], alive: dict[str, int]) -> None:
         self._main, self._lives, self._alive = main, lives, alive
+        self._points = {first: _life_point(cursor) for first, cursor in lives.items()}
         self._identity = _identity_of(main.header)
         self._ghosts, self._waiting, self._ignored = {}, {}, set()
         self._retired.clear()
@@ -258,9 +261,9 @@ class Follower:
         pending, newcomers, whole = self._read_sidecars(present)
         file: File
         with self._main_file() as (file, path):
-            header, origin = read_header(file, path)
-            self._check_same(header, path)
-            if origin.checksum != main.origin.checksum:
+            if not main.is_of(file):
+                header, _ = read_header(file, path)
+                self._check_same(header, path)
                 located = Cursor.locate(file, path, main.point)
                 if located is None:
                     raise _Restart("the session's log was compacted beyond what was seen")
@@ -291,7 +294,7 @@ class Follower:
             known = self._lives.get(first)
             try:
                 with self._file(scope_file_name(first)) as (file, path):
-                    cursor = self._meet(file, path, first, known)
+                    cursor = self._meet(file, path, first, known or self._waiting.get(first))
                     if cursor is None:
                         continue
                     taken, rest = cursor.read(file, durable=self._durable)
@@ -309,16 +312,16 @@ class Follower:
 
     def _meet(self, file: File, path: str, first: int, known: Cursor | None) -> Cursor | None:
         """The cursor of a sidecar; None if it is not to be shown, not yet, or not as what it was."""
+        if known is not None and known.is_of(file):
+            return known
         try:
             header, origin = read_header(file, path)
             check_owner(header, path, kind=KIND_SCOPE, store=self._store, session=self.session)
         except (CorruptLog, ForeignFile, NewerFormat):
-            if known is not None:
+            if first in self._lives:
                 self._haunt(first)
             return None  # being created, or not ours
-        if known is not None:
-            if origin.checksum == known.origin.checksum:
-                return known
+        if first in self._lives and known is not None:
             located = Cursor.locate(file, path, known.point) if header.scope == known.header.scope else None
             if located is None:
                 raise _Restart(f"the log of the scope {header.scope!r} was compacted beyond what was seen")
@@ -327,10 +330,8 @@ class Follower:
         if header.first != first or self._scope not in (None, header.scope):
             self._ignored.add(first)
             return None
-        waiting = self._waiting.get(first)
-        if waiting is None or waiting.origin.checksum != origin.checksum:
-            waiting = self._waiting[first] = Cursor(path, header, origin)
-        return waiting
+        self._waiting[first] = fresh = Cursor(file, path, header, origin)
+        return fresh
 
     def _refuse(self, newcomers: dict[int, Cursor], shown: int) -> None:
         """Leave out lives that main does not carry as far as it is shown, and those it says are dead."""
@@ -367,8 +368,8 @@ class Follower:
 
     def _haunt(self, first: int) -> None:
         """A life whose file is gone: its retirement is still to be shown, or it was lost."""
-        cursor = self._lives.pop(first)
-        self._ghosts[first] = _Ghost(_life_point(cursor))
+        del self._lives[first]
+        self._ghosts[first] = _Ghost(self._points[first])
 
     def _explain_ghosts(self) -> None:
         """Everything visible was read: a life that is gone must have been retired."""
@@ -385,24 +386,22 @@ class Follower:
                 raise _Restart(f"the scope that began at {ghost.point.first} was lost without a retirement")
             ghost.explained = True
 
-    def _end_life(self, scope: str, sequence: int) -> int:
-        """Take note of a retirement. First sequence of the life that it ended, 0 if none was shown."""
+    def _end_life(self, scope: str, sequence: int) -> None:
+        """Take note of a retirement."""
         self._retired.pop(scope, None)
         self._retired[scope] = sequence
         while len(self._retired) > _REMEMBERED:
             self._since = max(self._since, self._retired.popitem(last=False)[1])
         first = self._alive.get(scope, 0)
-        ended = 0 < first < sequence
-        if ended:
+        if 0 < first < sequence:
             del self._alive[scope]
-            self._lives.pop(first, None)
-            self._ghosts.pop(first, None)
+            for held in (self._lives, self._ghosts, self._points):
+                held.pop(first, None)
             self._ignored.add(first)
         mark = mark_of(scope)
         for other, ghost in [*self._ghosts.items()]:
             if ghost.point.mark == mark and other < sequence:
-                del self._ghosts[other]
-        return first if ended else 0
+                del self._ghosts[other], self._points[other]
 
     def _may_begin(self, cursor: Cursor) -> bool:
         """Whether a life may be shown: none of its scope that was shown is alive."""
@@ -437,6 +436,8 @@ class Follower:
                 self._alive[header.scope] = header.first
             before = self._position() if retired else None
             cursor.take(taken)
+            if cursor is not self._main:
+                self._points[header.first] = _life_point(cursor)
             for record in retired:
                 self._end_life(str(record.argument), record.sequence)
             if before is not None:
@@ -455,10 +456,7 @@ class Follower:
     def _position(self) -> Position:
         main, identity = self._main, self._identity
         assert main is not None and identity is not None
-        lives = [_life_point(cursor) for cursor in self._lives.values()]
-        lives += [ghost.point for ghost in self._ghosts.values()]
-        lives.sort()
-        return Position(identity, main.point.epoch, main.point.sequence, tuple(lives))
+        return Position(identity, main.point.epoch, main.point.sequence, tuple(sorted(self._points.values())))
 
     # --- files ------------------------------------------------------------------------------------
 
