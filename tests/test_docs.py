@@ -150,7 +150,7 @@ def test_every_field_of_a_result_is_in_the_guide(cls: type) -> None:
         assert f"`{name}`" in GUIDE, f"{cls.__name__}.{name}"
 
 
-@pytest.mark.parametrize("cls", [scopelog.Element, scopelog.Entry])
+@pytest.mark.parametrize("cls", [scopelog.Element, scopelog.Entry, scopelog.Base, scopelog.Records, scopelog.Retired])
 def test_every_result_of_a_read_is_spelled_out(cls: type) -> None:
     assert f"{cls.__name__}({', '.join(cls._fields)})" in GUIDE  # type: ignore[attr-defined]
 
