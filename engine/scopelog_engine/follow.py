@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 
 from .cursor import Cursor, Lost, Point, Taken
-from .errors import CorruptLog, ForeignFile, HandleForked, NewerFormat, NoSuchSession, ReadFailed
+from .errors import CorruptLog, ForeignFile, HandleForked, NewerFormat, NoSuchSession, ReadFailed, ScopelogError
 from .fs import File, FileSystem, closing
 from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
@@ -27,6 +27,7 @@ from .lines import RETIRE, Record
 from .logindex import LogIndex
 from .position import LifePoint, Position, mark_of
 from .reader import Reader
+from .recovery import NO_RESOURCES
 from .scope import SESSION
 from .survey import read_header, survey
 from .view import LogView
@@ -127,13 +128,14 @@ class Follower:
         self._ignored: set[int] = set()  # files that are not to be shown, as long as they are there
         self._retired: OrderedDict[str, int] = OrderedDict()  # latest retirements shown, above ``_since``
         self._since = 0
+        self._trouble: ScopelogError | None = None  # with a sidecar: it must not hide what else there is
         self._turn = 0  # first sequence of the sidecar that is read first
 
     def poll(self) -> list[Event]:
         """What has become visible, in order; a few MB at most, so ask again until there is nothing.
 
         Raises :class:`NoSuchSession` if there was none to begin with, :class:`CorruptLog`, :class:`ReadFailed`,
-        :class:`HandleForked`; it may be called again then.
+        :class:`HandleForked`; it may be called again then. Trouble with a sidecar is raised once nothing else is new.
         """
         if os.getpid() != self._pid:
             raise HandleForked(f"{self.session!r} was followed by process {self._pid}", "follow it in this process")
@@ -146,6 +148,9 @@ class Follower:
             raise
         if events and not isinstance(events[-1], Deleted):
             self._given = events[-1].position
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None and not events:
+            raise trouble
         return events
 
     def _look(self) -> list[Event]:
@@ -158,9 +163,12 @@ class Follower:
             self.over = True
             return [Deleted()]
         except OSError as error:
-            raise ReadFailed(
-                f"{self._directory} could not be read ({error})", "check the disk and its permissions, and try again"
-            ) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> ReadFailed:
+        return ReadFailed(
+            f"{self._directory} could not be read ({error})", "check the disk and its permissions, and try again"
+        )
 
     # --- beginning --------------------------------------------------------------------------------
 
@@ -301,6 +309,14 @@ class Follower:
             except FileNotFoundError:
                 if known is not None:
                     self._haunt(first)
+                continue
+            except (CorruptLog, ReadFailed) as error:
+                self._trouble = error
+                continue
+            except OSError as error:
+                if error.errno in NO_RESOURCES:
+                    raise
+                self._trouble = self._unreadable(error)
                 continue
             whole = whole and rest
             if taken:
