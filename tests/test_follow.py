@@ -439,7 +439,7 @@ def test_an_interrupted_poll_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         session.commit([LINES.append(0)])
         follower = begun(store.follow("s"))
         engine = follower._follower
-        for method in ("_advance", "_explain_ghosts", "_position", "_end_life", "_show"):
+        for method in ("_advance", "_explain_ghosts", "_position", "_refuse", "_show"):
             session.commit([LINES.append(method), ephemeral("x").retire()])
             original = getattr(engine, method)
 
@@ -478,7 +478,7 @@ def test_a_thousand_lives_hold_no_file(store_path: Path) -> None:
 
 
 def test_retirements_older_than_those_remembered(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scopelog_engine.follow._REMEMBERED", 2)
+    monkeypatch.setattr("scopelog_engine.lives._REMEMBERED", 2)
     with Store.open(store_path) as store, store.session("s") as session:
         session.commit([LINES.append(0)])
         session.commit([ephemeral("op-0").list_of("n", "x").append("a")])

@@ -107,6 +107,12 @@ class FollowMachine(SessionRules):
             if pair.receiver.saved is not None:
                 pair.receiver.crash()
 
+    @rule(which=st.integers(0, 1))
+    def another_follower(self, which: int) -> None:
+        """Begins with a base of what there is now."""
+        pair = self.pairs[which] = Pair(durable=self.pairs[which].durable)
+        self.look(pair)
+
     # --- trouble
 
     def gone(self) -> None:

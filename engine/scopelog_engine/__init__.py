@@ -21,7 +21,8 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
       reading, compacting, writer,     how it is read, compacted and written, by threads and by tasks
       awaiting
     reader, check, copying           other readers; proof of soundness; copies, and evidence thrown away
-    position, cursor, follow, notify following a session from another process; learning when to look
+    position, cursor, lives, follow, following a session from another process: how far, each log, each life; learning
+      notify                           when to look
     catalogue, rebuild               all sessions at a glance; the index derived again
     environment, store               a directory of sessions
 

@@ -12,7 +12,6 @@ new base, never with a guess.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
@@ -24,6 +23,7 @@ from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
 from .layout import MAIN_FILE, MAX_SEQUENCE, scope_file_name, scope_file_sequence
 from .lines import RETIRE, Record
+from .lives import Lives
 from .logindex import LogIndex
 from .position import LifePoint, Position, mark_of
 from .reader import Reader
@@ -33,7 +33,6 @@ from .survey import read_header, survey
 from .view import LogView
 
 _READ_IN_ALL: Final = 8 * 1024 * 1024  # bytes that one poll reads, but for the log that passes it
-_REMEMBERED: Final = 4096  # retirements; older ones are looked up in main
 _ATTEMPTS: Final = 16
 
 
@@ -80,16 +79,6 @@ class _Gone(Exception):
     """The session that was followed is not there any more."""
 
 
-class _Ghost:
-    """A life that was seen, and whose file is gone. ``explained``: main retires it, further on than was shown."""
-
-    __slots__ = ("explained", "point")
-
-    def __init__(self, point: LifePoint) -> None:
-        self.point = point
-        self.explained = False
-
-
 class Follower:
     """Follows one session. Not thread-safe. ``scope``: the one that is wanted, None for all.
 
@@ -120,14 +109,9 @@ class Follower:
         self._pid = os.getpid()
         self._identity: int | None = None if position is None else position.identity
         self._main: Cursor | None = None
-        self._lives: dict[int, Cursor] = {}  # by first sequence: those that were shown and are alive
-        self._alive: dict[str, int] = {}  # scope: first sequence of its life that was shown
-        self._ghosts: dict[int, _Ghost] = {}
-        self._points: dict[int, LifePoint] = {}  # of both
+        self._lives = Lives()
         self._waiting: dict[int, Cursor] = {}  # by first sequence: those that may still be shown
         self._ignored: set[int] = set()  # files that are not to be shown, as long as they are there
-        self._retired: OrderedDict[str, int] = OrderedDict()  # latest retirements shown, above ``_since``
-        self._since = 0
         self._trouble: ScopelogError | None = None  # with a sidecar: it must not hide what else there is
         self._turn = 0  # first sequence of the sidecar that is read first
 
@@ -186,36 +170,31 @@ class Follower:
         main = self._locate(MAIN_FILE, KIND_MAIN, Point(position.epoch, position.sequence))
         if main is None:
             raise _Restart("the position is no boundary of the session's log as it is now")
-        lives: dict[int, Cursor] = {}
-        ghosts: dict[int, _Ghost] = {}
+        cursors: list[Cursor] = []
+        ghosts: list[LifePoint] = []
         for life in position.lives:
             cursor: Cursor | None = None
             try:
                 cursor = self._locate(scope_file_name(life.first), KIND_SCOPE, Point(life.epoch, life.sequence))
             except (FileNotFoundError, CorruptLog, ForeignFile, NewerFormat):
-                ghosts[life.first] = _Ghost(life)
+                ghosts.append(life)
                 continue
             if cursor is None or mark_of(cursor.header.scope) != life.mark or cursor.header.first != life.first:
                 raise _Restart(f"what was seen of the scope that began at {life.first} is not there any more")
-            lives[life.first] = cursor
-        alive = {cursor.header.scope: first for first, cursor in lives.items()}
-        if len(alive) < len(lives):
+            cursors.append(cursor)
+        lives = Lives(cursors, ghosts, position.sequence)
+        if len(lives.scopes) < len(cursors):
             raise _Restart("the position names one scope twice")
-        if lives:
-            latest = self._retirements(min(lives))
-            if any(first < latest.get(scope, 0) <= position.sequence for scope, first in alive.items()):
+        if cursors:
+            latest = self._retirements(min(lives.cursors))
+            if any(first < latest.get(scope, 0) <= position.sequence for scope, first in lives.scopes.items()):
                 raise _Restart("the position names a scope that was retired before it")
-        self._stand_at(main, lives, alive)
-        self._ghosts = ghosts
-        self._points.update((first, ghost.point) for first, ghost in ghosts.items())
+        self._stand_at(main, lives)
 
-    def _stand_at(self, main: Cursor, lives: dict[int, Cursor], alive: dict[str, int]) -> None:
-        self._main, self._lives, self._alive = main, lives, alive
-        self._points = {first: _life_point(cursor) for first, cursor in lives.items()}
+    def _stand_at(self, main: Cursor, lives: Lives) -> None:
+        self._main, self._lives = main, lives
         self._identity = _identity_of(main.header)
-        self._ghosts, self._waiting, self._ignored = {}, {}, set()
-        self._retired.clear()
-        self._since = main.point.sequence
+        self._waiting, self._ignored = {}, set()
 
     def _base(self, reason: str) -> list[Event]:
         """Begin anew with the session as it is."""
@@ -246,9 +225,8 @@ class Follower:
                 reader.close()
                 raise
             main = cursors.pop(SESSION)
-            wanted = {scope: cursor for scope, cursor in cursors.items() if self._scope in (None, scope)}
-            lives = {cursor.header.first: cursor for cursor in wanted.values()}
-            self._stand_at(main, lives, {scope: cursor.header.first for scope, cursor in wanted.items()})
+            wanted = [cursor for scope, cursor in cursors.items() if self._scope in (None, scope)]
+            self._stand_at(main, Lives(wanted, since=main.point.sequence))
             self._resume = None
             return [Base(reader, self._position(), reason)]
         assert failure is not None
@@ -292,14 +270,15 @@ class Follower:
         newcomers: dict[int, Cursor] = {}
         left = _READ_IN_ALL
         whole = True
-        order = sorted(present | set(self._lives))
+        lives = self._lives
+        order = sorted(present | set(lives.cursors))
         for first in (*filter(self._turn.__le__, order), *filter(self._turn.__gt__, order)):
-            if first in self._ignored or first in self._ghosts:
+            if first in self._ignored or lives.haunted(first):
                 continue
             if left <= 0:
                 self._turn, whole = first, False
                 break
-            known = self._lives.get(first)
+            known = lives.cursors.get(first)
             try:
                 with self._file(scope_file_name(first)) as (file, path):
                     cursor = self._meet(file, path, first, known or self._waiting.get(first))
@@ -307,8 +286,7 @@ class Follower:
                         continue
                     taken, rest = cursor.read(file, durable=self._durable)
             except FileNotFoundError:
-                if known is not None:
-                    self._haunt(first)
+                lives.haunt(first)
                 continue
             except (CorruptLog, ReadFailed) as error:
                 self._trouble = error
@@ -334,14 +312,13 @@ class Follower:
             header, origin = read_header(file, path)
             check_owner(header, path, kind=KIND_SCOPE, store=self._store, session=self.session)
         except (CorruptLog, ForeignFile, NewerFormat):
-            if first in self._lives:
-                self._haunt(first)
+            self._lives.haunt(first)
             return None  # being created, or not ours
-        if first in self._lives and known is not None:
+        if known is not None and first in self._lives.cursors:
             located = Cursor.locate(file, path, known.point) if header.scope == known.header.scope else None
             if located is None:
                 raise _Restart(f"the log of the scope {header.scope!r} was compacted beyond what was seen")
-            self._lives[first] = located
+            self._lives.cursors[first] = located
             return located
         if header.first != first or self._scope not in (None, header.scope):
             self._ignored.add(first)
@@ -362,10 +339,8 @@ class Follower:
                 del newcomers[first], self._waiting[first]
 
     def _latest_retirement(self, scope: str, first: int) -> int:
-        known = self._retired.get(scope, 0)
-        if known > first or first >= self._since:
-            return known
-        return self._retirements(first).get(scope, 0)
+        known = self._lives.retirement(scope, first)
+        return self._retirements(first).get(scope, 0) if known is None else known
 
     def _retirements(self, since: int) -> dict[str, int]:
         """Main's latest retirements, as far as it can be read."""
@@ -380,16 +355,9 @@ class Follower:
         finally:
             handle.close()
 
-    # --- lives ------------------------------------------------------------------------------------
-
-    def _haunt(self, first: int) -> None:
-        """A life whose file is gone: its retirement is still to be shown, or it was lost."""
-        del self._lives[first]
-        self._ghosts[first] = _Ghost(self._points[first])
-
     def _explain_ghosts(self) -> None:
         """Everything visible was read: a life that is gone must have been retired."""
-        unexplained = [ghost for ghost in self._ghosts.values() if not ghost.explained]
+        unexplained = self._lives.unexplained()
         if not unexplained or self._main is None:
             return
         seen = self._main.point.sequence
@@ -402,34 +370,12 @@ class Follower:
                 raise _Restart(f"the scope that began at {ghost.point.first} was lost without a retirement")
             ghost.explained = True
 
-    def _end_life(self, scope: str, sequence: int) -> None:
-        """Take note of a retirement."""
-        self._retired.pop(scope, None)
-        self._retired[scope] = sequence
-        while len(self._retired) > _REMEMBERED:
-            self._since = max(self._since, self._retired.popitem(last=False)[1])
-        first = self._alive.get(scope, 0)
-        if 0 < first < sequence:
-            del self._alive[scope]
-            for held in (self._lives, self._ghosts, self._points):
-                held.pop(first, None)
-            self._ignored.add(first)
-        mark = mark_of(scope)
-        for other, ghost in [*self._ghosts.items()]:
-            if ghost.point.mark == mark and other < sequence:
-                del self._ghosts[other], self._points[other]
-
-    def _may_begin(self, cursor: Cursor) -> bool:
-        """Whether a life may be shown: none of its scope that was shown is alive."""
-        scope = cursor.header.scope
-        mark = mark_of(scope)
-        return scope not in self._alive and all(ghost.point.mark != mark for ghost in self._ghosts.values())
-
     # --- events -----------------------------------------------------------------------------------
 
     def _show(self, pending: list[tuple[Cursor, Taken]], newcomers: dict[int, Cursor]) -> list[Event]:
         """Take the batches, in order of their last sequences, and make events of them."""
         events: list[Event] = []
+        lives = self._lives
         scope, together = "", list[Record]()  # batches of one scope that follow each other are one event
 
         def finish() -> None:
@@ -438,8 +384,8 @@ class Follower:
 
         for cursor, taken in pending:
             header = cursor.header
-            begins = cursor is not self._main and self._lives.get(header.first) is not cursor
-            if begins and (newcomers.get(header.first) is not cursor or not self._may_begin(cursor)):
+            begins = cursor is not self._main and lives.cursors.get(header.first) is not cursor
+            if begins and (newcomers.get(header.first) is not cursor or not lives.may_begin(cursor)):
                 continue  # not to be shown yet, or over by now
             retired = [record for record in taken.records if record.code == RETIRE]
             wanted = self._scope in (None, header.scope)
@@ -448,14 +394,12 @@ class Follower:
                 scope, together = header.scope, []
             if begins:
                 del newcomers[header.first], self._waiting[header.first]
-                self._lives[header.first] = cursor
-                self._alive[header.scope] = header.first
+                lives.begin(cursor)
             before = self._position() if retired else None
             cursor.take(taken)
             if cursor is not self._main:
-                self._points[header.first] = _life_point(cursor)
-            for record in retired:
-                self._end_life(str(record.argument), record.sequence)
+                lives.moved(cursor)
+            self._ignored.update(lives.retire(str(record.argument), record.sequence) for record in retired)
             if before is not None:
                 told = [record for record in retired if self._scope in (None, SESSION, record.argument)]
                 rest = [record for record in taken.records if record.code != RETIRE] if wanted else []
@@ -472,7 +416,7 @@ class Follower:
     def _position(self) -> Position:
         main, identity = self._main, self._identity
         assert main is not None and identity is not None
-        return Position(identity, main.point.epoch, main.point.sequence, tuple(sorted(self._points.values())))
+        return Position(identity, main.point.epoch, main.point.sequence, self._lives.points())
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -505,10 +449,6 @@ class Follower:
             else:
                 check_owner(header, path, kind=kind, store=self._store, session=self.session)
             return Cursor.locate(file, path, point)
-
-
-def _life_point(cursor: Cursor) -> LifePoint:
-    return LifePoint(cursor.header.first, *cursor.point, mark_of(cursor.header.scope))
 
 
 def _identity_of(header: Header) -> int:
