@@ -55,6 +55,10 @@ def elements(events: list[FollowEvent]) -> list[object]:
     return [record.value for event in events if isinstance(event, Records) for record in event.records]
 
 
+def begun_position(follower: SessionFollower) -> Position:
+    return first(follower.poll()).position
+
+
 def begun(follower: SessionFollower) -> SessionFollower:
     first(follower.poll())
     return follower
@@ -172,6 +176,23 @@ def test_with_durable_what_is_told_ends_at_the_mark(store_path: Path) -> None:
         session.close()
         (retired,) = follower.poll()
         assert isinstance(retired, Retired)
+
+
+def test_with_durable_a_new_life_waits_for_the_retirement_before_it(store_path: Path) -> None:
+    """The retirement is on disk, but no mark says so yet; the marks of the new life's own log must not overtake it."""
+    op = ephemeral("op").list_of("n", "x")
+    with Store.open(store_path, scope_durability=Durability.POWER) as store, store.session("s") as session:
+        session.commit([LINES.append(0)])
+        session.commit([op.append("old")])
+        session.commit([LINES.append(1), ephemeral("op").retire()])
+        session.commit([op.append("new")])
+        session.commit([op.append("newer")])
+        follower = begun(store.follow("s", durable=True))
+        assert follower.poll() == []
+        session.commit([LINES.append(2)])
+        retired, main, life = follower.poll()
+        assert isinstance(retired, Retired) and retired.scope == "op"
+        assert elements([main]) == [1] and elements([life]) == ["new"]
 
 
 def test_a_life_that_is_over_is_not_told_of(store_path: Path) -> None:
@@ -453,6 +474,23 @@ def test_an_interrupted_poll_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
                     follower.poll()
             told = follower.poll()
             assert elements(told) == [method] and len(told) == 2
+
+
+def test_an_interrupt_behind_a_poll_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk()
+    with Store.open(PATH, fs=disk) as store, store.session("s") as session:
+        session.commit([LINES.append(0)])
+        position = begun_position(store.follow("s"))
+        session.commit([LINES.append(1)])
+        session.commit([ephemeral("op").list_of("n", "x").append(2)])
+        for start in (position, None):
+            follower = store.follow("s", start)
+            with monkeypatch.context() as patch:
+                patch.setattr("scopelog.follow._public", lambda event: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    follower.poll()
+            events = follower.poll()
+            assert elements(events) == [1, 2] if start else isinstance(events[0], Base)
 
 
 # --- bounds ---------------------------------------------------------------------------------------

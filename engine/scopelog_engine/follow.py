@@ -127,8 +127,8 @@ class Follower:
             return []
         try:
             events = self._look()
-        except BaseException:  # some of what was read may be taken already: go on from what was handed out
-            self._main, self._resume = None, self._given
+        except BaseException:  # some of what was read may be taken already
+            self.go_back(self._given)
             raise
         if events and not isinstance(events[-1], Deleted):
             self._given = events[-1].position
@@ -136,6 +136,16 @@ class Follower:
         if trouble is not None and not events:
             raise trouble
         return events
+
+    @property
+    def given(self) -> Position | None:
+        """Up to where events were returned, or the position to begin with."""
+        return self._given
+
+    def go_back(self, position: Position | None) -> None:
+        """What was told behind ``position`` was not received: go on from there. None: nothing was."""
+        self._main, self._resume, self._given = None, position, position
+        self.over = False
 
     def _look(self) -> list[Event]:
         try:
@@ -237,6 +247,7 @@ class Follower:
     def _advance(self) -> list[Event]:
         main = self._main
         assert main is not None
+        self._trouble = None
         try:
             names = self._fs.list_dir(self._directory)
         except (FileNotFoundError, NotADirectoryError):

@@ -8,7 +8,7 @@ from collections import deque
 from typing import NamedTuple, Self, TypeAlias
 
 from scopelog_engine import follow
-from scopelog_engine.errors import HandleClosed
+from scopelog_engine.errors import HandleClosed, ScopelogError
 from scopelog_engine.notify import Watch
 from scopelog_engine.position import Position
 
@@ -70,6 +70,7 @@ class SessionFollower:
         self._queue: deque[FollowEvent] = deque()
         self._position: Position | None = None
         self._before: Position | None = None
+        self._start = follower.given
 
     @property
     def id(self) -> str:
@@ -120,9 +121,17 @@ class SessionFollower:
             return self._hand_out() if self._queue else None
 
     def _fetch(self) -> None:
-        found = self._follower.poll()
+        try:
+            found = self._follower.poll()
+            self._queue.extend(map(_public, found))
+        except ScopelogError:
+            raise
+        except BaseException:  # interrupted between the two
+            waiting = self._queue[-1] if self._queue else None
+            if not isinstance(waiting, Deleted):
+                self._follower.go_back(waiting.position if waiting else self._position or self._start)
+            raise
         self._watch.seen(bool(found))
-        self._queue.extend(map(_public, found))
 
     def _hand_out(self) -> FollowEvent:
         event = self._queue.popleft()

@@ -131,8 +131,8 @@ class Store:
         if position is not None and not isinstance(position, Position):
             raise InvalidInput(f"the position is {given_as(position)}", "pass a Position, or its text")
         wanted = None if scope is None else id_of(scope)
-        watch = Watch(self._store.directory(check_id("session", session_id)), tells=self._store.fs.memory_maps)
-        return SessionFollower(self._store.follow_session(session_id, position, durable=durable, scope=wanted), watch)
+        follower = self._store.follow_session(session_id, position, durable=durable, scope=wanted)
+        return SessionFollower(follower, Watch(self._store.directory(session_id), tells=self._store.fs.memory_maps))
 
     def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:
         """Ids of all sessions, sorted. One whose directory cannot be read is left out, and told to ``unreadable``.
