@@ -624,7 +624,8 @@ def test_for_tasks(store_path: Path) -> None:
                 event = await follower.next()
                 assert isinstance(event, Base)
                 event.reader.close()
-                assert await follower.next(0.01) is None
+                assert await follower.next(0.01) is None and await follower.poll() == []
+                assert follower.position == event.position and follower.id == "s" and not follower.ended
                 waiting = asyncio.create_task(follower.next())
                 await asyncio.sleep(0)
                 await session.commit([LINES.append(1)])

@@ -131,16 +131,20 @@ class FollowMachine(SessionRules):
                 pair.follower._follower._fs = self.rig.disk  # the same files, as far as they can tell
         self.reopened()
 
-    @rule(policy=POLICIES, look_first=st.booleans())
-    def power_cut(self, policy: LoseAll | KeepAll | Prefix | RandomLoss, look_first: bool) -> None:
-        if look_first:
-            for pair in self.pairs:
-                self.look(pair)
+    @rule(policy=POLICIES, before=st.sampled_from(["", "look", "begin"]))
+    def power_cut(self, policy: LoseAll | KeepAll | Prefix | RandomLoss, before: str) -> None:
+        """``before``: what the followers do at the last moment."""
+        for which in (0, 1) if before else ():
+            if before == "begin":
+                self.another_follower(which)
+            self.look(self.pairs[which])
         self.rig.cut_power(policy)
         self.gone()
         for pair in self.pairs:
             pair.may_restart = not pair.durable
         self.reopened(power=True)
+        for pair in self.pairs if before else ():
+            self.look(pair)
 
     @precondition(lambda self: not self.rig.faulty)
     @rule()

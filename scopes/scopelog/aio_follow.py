@@ -6,6 +6,7 @@ import asyncio
 from typing import Self
 
 from scopelog_engine.awaiting import in_thread
+from scopelog_engine.position import Position
 
 from .follow import FollowEvent, SessionFollower
 
@@ -19,6 +20,24 @@ class AsyncSessionFollower:
     def __init__(self, follower: SessionFollower) -> None:
         self.sync = follower
 
+    @property
+    def id(self) -> str:
+        return self.sync.id
+
+    @property
+    def position(self) -> Position | None:
+        """See :attr:`SessionFollower.position`."""
+        return self.sync.position
+
+    @property
+    def ended(self) -> bool:
+        """See :attr:`SessionFollower.ended`."""
+        return self.sync.ended
+
+    async def poll(self) -> list[FollowEvent]:
+        """See :meth:`SessionFollower.poll`. Cancelled, it has taken no event."""
+        return await in_thread(self.sync.poll, undo=self.sync._put_back)
+
     async def next(self, timeout: float | None = None) -> FollowEvent | None:
         """See :meth:`SessionFollower.next`. Cancelled, it has taken no event."""
         loop = asyncio.get_running_loop()
@@ -26,7 +45,7 @@ class AsyncSessionFollower:
         deadline = None if timeout is None else loop.time() + timeout
         while not follower.ended:
             watch.drain()
-            event = await in_thread(follower._next_there_is, undo=follower._put_back)
+            event = await in_thread(follower._next_there_is, undo=follower._put_one_back)
             if event is not None:
                 return event
             pause = watch.pause

@@ -97,7 +97,7 @@ class SessionFollower:
         with self._lock:
             self._watch.drain()
             self._fetch()
-            return [self._hand_out() for _ in range(len(self._queue))]
+            return self._hand_out(len(self._queue))
 
     def next(self, timeout: float | None = None) -> FollowEvent | None:
         """The next event; None if ``timeout`` seconds passed before it, and when :attr:`ended`.
@@ -118,7 +118,7 @@ class SessionFollower:
         with self._lock:
             if not self._queue:
                 self._fetch()
-            return self._hand_out() if self._queue else None
+            return self._hand_out(1)[0] if self._queue else None
 
     def _fetch(self) -> None:
         try:
@@ -133,19 +133,22 @@ class SessionFollower:
             raise
         self._watch.seen(bool(found))
 
-    def _hand_out(self) -> FollowEvent:
-        event = self._queue.popleft()
+    def _hand_out(self, count: int) -> list[FollowEvent]:
         self._before = self._position
-        if not isinstance(event, Deleted):
-            self._position = event.position
-        return event
+        events = [self._queue.popleft() for _ in range(count)]
+        told = [event.position for event in events if not isinstance(event, Deleted)]
+        self._position = told[-1] if told else self._position
+        return events
 
-    def _put_back(self, event: FollowEvent | None) -> None:
-        """Whoever asked for it has gone."""
-        if event is not None:
-            with self._lock:
-                self._queue.appendleft(event)
+    def _put_back(self, events: list[FollowEvent]) -> None:
+        """Whoever asked for what was handed out last has gone."""
+        with self._lock:
+            self._queue.extendleft(reversed(events))
+            if events:
                 self._position = self._before
+
+    def _put_one_back(self, event: FollowEvent | None) -> None:
+        self._put_back([] if event is None else [event])
 
     def __iter__(self) -> Self:
         return self
