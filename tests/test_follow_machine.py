@@ -7,10 +7,9 @@ by a power cut, and no loss makes it restart.
 
 from __future__ import annotations
 
-import os
 from random import Random
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -172,6 +171,6 @@ class FollowMachine(SessionRules):
 
 
 FollowMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("FOLLOW_EXAMPLES", "60")), stateful_step_count=25, deadline=None
+    stateful_step_count=25, report_multiple_bugs=False, phases=[Phase.generate, Phase.shrink]
 )
 TestFollowMachine = FollowMachine.TestCase
