@@ -15,8 +15,9 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from fuzz.simdisk import KeepAll, LoseAll, Prefix, RandomLoss
 from scopelog import Durability, LogRecord, NoSuchSession, SessionFollower
+from scopelog_engine.header import Header
 from tests.follow_rig import SESSION_ID, Receiver, drain, stored
-from tests.model_handles import Settings, random_identities, steady_identities
+from tests.model_handles import SCOPES, Settings, random_identities, steady_identities
 from tests.model_machine import SessionRules
 from tests.model_rig import Rig
 
@@ -26,6 +27,10 @@ POLICIES = (
     | st.builds(Prefix, st.integers(0, 12), st.none() | st.integers(0, 40))
     | st.integers(0, 2**32).map(lambda seed: RandomLoss(Random(seed)))
 )
+
+
+def above(records: list[LogRecord], high: int) -> list[LogRecord]:
+    return [record for record in records if record.seq > high]
 
 
 class Pair:
@@ -77,17 +82,26 @@ class FollowMachine(SessionRules):
         pair.may_restart = False
         with store.reader("s") as reader:
             there = stored(reader)
+            headers = {scope: view.header for scope, view, _ in reader._reader.logs()}
         if pair.durable:
-            self.holds(receiver.records, there)
-        else:
-            assert receiver.records == there, "caught up, it has seen all there is"
+            self.holds(receiver.records, there, headers)
+            return
+        assert {scope for scope, records in receiver.records.items() if records} <= {*headers}
+        for scope, header in headers.items():
+            seen, high = receiver.records.get(scope, []), header.high
+            assert above(seen, high) == above(there.get(scope, []), high), "caught up, it has seen all there is"
+            assert all(record in seen for record in there.get(scope, [])), "and what a compaction has left"
 
-    def holds(self, seen: dict[str, list[LogRecord]], there: dict[str, list[LogRecord]]) -> None:
+    def holds(
+        self, seen: dict[str, list[LogRecord]], there: dict[str, list[LogRecord]], headers: dict[str, Header]
+    ) -> None:
         """What was seen is stored: a prefix of it, or of a life that was retired since."""
         for scope, records in seen.items():
-            now = there.get(scope, [])
-            if scope == SESSION_ID or (now and records and now[0].seq <= records[0].seq):
-                assert now[: len(records)] == records, f"{scope!r}: what was seen is lost"
+            now, header = there.get(scope, []), headers.get(scope)
+            if header is not None and records and records[0].seq >= header.first:
+                whole = above(now, header.high)
+                told = above(records, header.high)
+                assert whole[: len(told)] == told, f"{scope!r}: what was seen is lost"
             elif records:
                 model = self.rig.models["s"]
                 alive = {name: life for name, life in model.living().items() if life.stored}
@@ -111,6 +125,13 @@ class FollowMachine(SessionRules):
         """Begins with a base of what there is now."""
         pair = self.pairs[which] = Pair(durable=self.pairs[which].durable)
         self.look(pair)
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def compact(self, scope: str) -> None:
+        self.ready("s")
+        self.rig.compact("s", scope)
+        for pair in self.pairs:
+            pair.may_restart = True
 
     # --- trouble
 
@@ -140,7 +161,7 @@ class FollowMachine(SessionRules):
         self.rig.cut_power(policy)
         self.gone()
         for pair in self.pairs:
-            pair.may_restart = not pair.durable
+            pair.may_restart = pair.may_restart or not pair.durable
         self.reopened(power=True)
         for pair in self.pairs if before else ():
             self.look(pair)
@@ -157,8 +178,10 @@ class FollowMachine(SessionRules):
             self.look(pair)
             if pair.durable and pair.follower is not None:
                 with self.rig.open_store().reader("s") as reader:
-                    seen, there = pair.receiver.records, stored(reader)
-                assert seen[SESSION_ID] == there[SESSION_ID], "a clean close proves everything"
+                    seen, there = pair.receiver.records[SESSION_ID], stored(reader)[SESSION_ID]
+                    high = reader._reader.header.high
+                assert above(seen, high) == above(there, high), "a clean close proves everything"
+                assert all(record in seen for record in there)
         self.reopened()
 
     def delete(self, sid: str) -> None:

@@ -50,7 +50,19 @@ class Taken(NamedTuple):
 class Cursor:
     """One log, followed up to ``place``; ``point`` is what a position says of it."""
 
-    __slots__ = ("_ahead", "_beginning", "_cap", "_digest", "_mark", "_numbers", "header", "path", "place", "point")
+    __slots__ = (
+        "_ahead",
+        "_beginning",
+        "_cap",
+        "_digest",
+        "_mark",
+        "_numbers",
+        "_skip",
+        "header",
+        "path",
+        "place",
+        "point",
+    )
 
     def __init__(
         self,
@@ -71,6 +83,7 @@ class Cursor:
         self.place = place or Place(origin, b"")
         self.point = point or Point(origin.epoch, origin.last)
         self._numbers = numbers or {}
+        self._skip = 0  # records up to there were seen, though they stand behind the place
         self._mark = mark
         self._ahead = self.place
         self._digest = digest_of(header)
@@ -133,13 +146,19 @@ class Cursor:
             if index.last < point.sequence or (all_of_it and index.last == point.sequence):
                 start = index
                 break
-        last = start if all_of_it else None
+        last, skip = (start if all_of_it else None), 0
         numbers: dict[int, Address] = {}
+        before = start
         for frame, payload in Walk(file, path, start.end, start, found.end, digest, cap):
             if frame.last > point.sequence:
+                # What was added during a compaction stands there whole, but in longer frames.
+                inside = compacted is not None and not all_of_it and frame.epoch == point.epoch
+                if inside and _holds(decode_batch(frame, payload, header, path, dict(numbers)), point.sequence):
+                    last, skip = before, point.sequence
                 break
             if frame.kind == KIND_INDEX:
                 numbers = {}
+            before = frame
             if frame.kind == KIND_BATCH:
                 decode_batch(frame, payload, header, path, numbers)
                 if all_of_it:
@@ -150,7 +169,7 @@ class Cursor:
         if last is None:
             return None
         cursor = cls._at(file, path, header, origin, last, numbers, found.mark)
-        cursor.point = point
+        cursor.point, cursor._skip = point, skip
         return cursor
 
     # --- following --------------------------------------------------------------------------------
@@ -182,6 +201,8 @@ class Cursor:
                 continue
             # Definitions of frames that are not taken in the end do no harm: each is made again before it is used.
             records = decode_batch(frame, payload, self.header, self.path, numbers)
+            if self._skip:
+                records = [record for record in records if record.sequence > self._skip]
             taken.append(Taken(_place(file, self.path, frame), records, numbers))
             if frame.end - start.end >= READ_AT_ONCE:
                 return taken, False
@@ -226,9 +247,11 @@ class Cursor:
 
 def compacted_to(header: Header) -> Point | None:
     """Of a compacted log: the boundary up to which records may be missing."""
-    high: int = getattr(header, "high", 0)
-    epoch: int = getattr(header, "high_epoch", 0)
-    return Point(epoch, high) if high else None
+    return Point(header.high_epoch, header.high) if header.high else None
+
+
+def _holds(records: list[Record], sequence: int) -> bool:
+    return any(record.sequence == sequence for record in records)
 
 
 def _place(file: Readable, path: str, frame: Frame) -> Place:

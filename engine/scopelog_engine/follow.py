@@ -469,9 +469,7 @@ def _identity_of(header: Header) -> int:
 
 def dead_by_floor(header: Header, first: int) -> bool:
     """Whether a compacted main says that a life is over, its retirement being dropped."""
-    floor: int = getattr(header, "floor", 0)
-    lives: list[int] = getattr(header, "lives", [])
-    return first <= floor and first not in lives
+    return header.ended(first) > 0
 
 
 __all__ = ["Base", "Deleted", "Event", "Follower", "Records", "Retired"]
