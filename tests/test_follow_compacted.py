@@ -1,6 +1,6 @@
 """Following logs that are replaced by compacted ones: gone on from where that can be, else begun anew.
 
-The logs are compacted here by hand: the same frames under a header of the next generation, some of them left out.
+Most are compacted here by hand: the same frames under a header of the next generation, some of them left out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scopelog import (
     ephemeral,
     list_of,
 )
-from scopelog_engine import cursor as engine_cursor
 from scopelog_engine import follow as engine_follow
+from scopelog_engine.compact import Rewrite
 from scopelog_engine.cursor import Point
 from scopelog_engine.frame import Frame, encode_frame
-from scopelog_engine.header import Header, digest_of, encode_header, parse_header
+from scopelog_engine.header import digest_of, encode_header, parse_header
 from scopelog_engine.layout import KIND_BATCH, KIND_CLOSE, MAX_HEADER_BYTES
 from scopelog_engine.scan import Walk
 
@@ -49,10 +49,11 @@ class Bytes:
         return len(self.data)
 
 
-def compacted(data: bytes, keep: Callable[[Frame], bool], sequence: int) -> bytes:
+def compacted(data: bytes, keep: Callable[[Frame], bool], high: Point) -> bytes:
     """The batches that ``keep`` wants, under a header of the next generation."""
     header, first = parse_header(data[:MAX_HEADER_BYTES], "old")
-    renewed = msgspec.structs.replace(header, generation=header.generation + 1)
+    sequence = high.sequence
+    renewed = msgspec.structs.replace(header, generation=header.generation + 1, high=sequence, high_epoch=high.epoch)
     out, previous = encode_header(renewed, epoch=first.epoch, sequence=0)
     epoch = first.epoch
     old = Walk(Bytes(data), "old", first.end, first, len(data), digest_of(header), 1 << 30)
@@ -92,10 +93,7 @@ def compacted(data: bytes, keep: Callable[[Frame], bool], sequence: int) -> byte
 
 @dataclass
 class Rig:
-    """``highs``: up to where records may be missing, by kind and generation of the header."""
-
     disk: SimDisk = field(default_factory=SimDisk)
-    highs: dict[tuple[str, int], Point] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store = Store.open(PATH, fs=self.disk, clock=ManualClock())
@@ -106,22 +104,14 @@ class Rig:
     def compact(self, ending: str, keep: Callable[[Frame], bool], high: Point) -> None:
         """Replace a log of the session, which is closed, as compaction does: by a rename."""
         (path,) = [path for path in self.disk.snapshot() if path.endswith(ending)]
-        data = compacted(self.disk.read_file(path), keep, high.sequence)
-        header, _ = parse_header(data[:MAX_HEADER_BYTES], path)
-        self.highs[header.kind, header.generation] = high
+        data = compacted(self.disk.read_file(path), keep, high)
         self.disk.write_file(path + ".tmp", data)
         self.disk.rename(path + ".tmp", path)
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    made = Rig()
-
-    def high(header: Header) -> Point | None:
-        return made.highs.get((header.kind, header.generation))
-
-    monkeypatch.setattr(engine_cursor, "compacted_to", high)
-    return made
+def rig() -> Rig:
+    return Rig()
 
 
 def elements(events: list[FollowEvent]) -> list[object]:
@@ -216,3 +206,35 @@ def test_a_life_that_only_the_floor_says_is_over(rig: Rig, monkeypatch: pytest.M
         session.commit([OP.list_of("n", "x").append(1)])
     monkeypatch.setattr(engine_follow, "dead_by_floor", lambda header, first: first <= 2)
     assert follower.poll() == [] and follower.poll() == []
+
+
+def test_a_compaction_while_the_session_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added meanwhile is copied as it is, into longer frames: positions in it are honoured, too."""
+    store = Store.open(PATH, fs=SimDisk())
+    session = store.session("s")
+    session.commit([LINES.append(0)])
+    behind, follower = store.follow("s"), store.follow("s")
+    begun(behind)
+    session.commit([LINES.append(1), LINES.trim(1)])
+    begun(follower)
+    positions: list[Position] = []
+    finished = Rewrite.store
+
+    def busy(rewrite: Rewrite) -> None:
+        finished(rewrite)
+        for number in (2, 3, 4):
+            session.commit([LINES.append(number)])
+            assert elements(follower.poll()) == [number]
+            assert follower.position is not None
+            positions.append(follower.position)
+
+    monkeypatch.setattr(Rewrite, "store", busy)
+    session.compact()
+    assert follower.poll() == []
+    for position, left in zip(positions, ([3, 4], [4], []), strict=True):
+        assert elements(store.follow("s", position).poll()) == left
+    restarted(behind.poll(), "compacted", [1, 2, 3, 4])
+    session.commit([LINES.append(5)])
+    for one in (follower, behind, store.follow("s", positions[-1])):
+        assert elements(one.poll()) == [5]
+    assert elements(store.follow("s", positions[0]).poll()) == [3, 4, 5]
