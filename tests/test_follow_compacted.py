@@ -208,6 +208,21 @@ def test_a_life_that_only_the_floor_says_is_over(rig: Rig, monkeypatch: pytest.M
     assert follower.poll() == [] and follower.poll() == []
 
 
+def test_a_compacted_log_that_is_read_from_its_beginning(rig: Rig) -> None:
+    """A life that was met only when it had been compacted: behind it the position is that of the compaction."""
+    with rig.session() as session:
+        session.commit([LINES.append(0)])
+        follower = rig.store.follow("s")
+        begun(follower)
+        for number in (1, 2, 3):
+            session.commit([OP.list_of("n", "x").append(number)])
+        epoch = session.epoch
+    rig.compact(".scope.zst", lambda frame: frame.last != 4, Point(epoch, 4))
+    assert elements(follower.poll()) == [1, 2]
+    assert follower.position is not None and follower.position.lives[0].sequence == 4
+    assert rig.store.follow("s", follower.position).poll() == []
+
+
 def test_a_compaction_while_the_session_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added meanwhile is copied as it is, into longer frames: positions in it are honoured, too."""
     store = Store.open(PATH, fs=SimDisk())

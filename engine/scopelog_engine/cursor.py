@@ -40,9 +40,10 @@ class Place(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A batch frame, decoded. ``numbers``: what addresses are called behind it."""
+    """A batch frame, decoded. ``numbers``: what addresses are called behind it; ``point``: what a position says."""
 
     place: Place
+    point: Point
     records: list[Record]
     numbers: dict[int, Address]
 
@@ -192,7 +193,11 @@ class Cursor:
         walk = Walk(file, self.path, start.end, start, size, self._digest, self._cap, data=data, base=start.offset)
         numbers = self._numbers
         taken: list[Taken] = []
+        compacted = compacted_to(self.header)
         for frame, payload in walk:
+            begins = frame.first if frame.kind == KIND_BATCH else frame.last + 1
+            if compacted is not None and taken and taken[-1].point.sequence <= compacted.sequence < begins:
+                taken[-1] = taken[-1]._replace(point=compacted)  # all there is left up to there
             if durable and frame.end > self._mark:
                 break
             if frame.kind == KIND_INDEX:
@@ -203,7 +208,7 @@ class Cursor:
             records = decode_batch(frame, payload, self.header, self.path, numbers)
             if self._skip:
                 records = [record for record in records if record.sequence > self._skip]
-            taken.append(Taken(_place(file, self.path, frame), records, numbers))
+            taken.append(Taken(_place(file, self.path, frame), Point(frame.epoch, frame.last), records, numbers))
             if frame.end - start.end >= READ_AT_ONCE:
                 return taken, False
         return taken, True
@@ -211,7 +216,7 @@ class Cursor:
     def take(self, taken: Taken) -> None:
         """Go on to behind a batch."""
         self.place = taken.place
-        self.point = Point(taken.place.frame.epoch, taken.place.frame.last)
+        self.point = taken.point
         self._numbers = taken.numbers
 
     def _verify(self, file: Readable, size: int) -> bytes:
