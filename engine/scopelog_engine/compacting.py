@@ -121,7 +121,7 @@ class Compacting(Reading):
             scopelog=(FORMAT_MAJOR, FORMAT_MINOR),
             generation=old.generation + 1,
             high=log.last_sequence,
-            high_epoch=log.frame_epoch,
+            high_epoch=old.high_epoch if log.last_sequence == old.high else log.frame_epoch,
         )
         if old.kind != KIND_MAIN:
             return header
