@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import following, housekeeping, interrupted, looking, memory, output, overview, recording, scripts
+from . import following, housekeeping, interrupted, looking, memory, output, overview, recording, scripts, watching
 from .options import (
     DEFAULT_KEY,
     DEFAULT_NAMESPACE,
@@ -207,6 +207,7 @@ for command in (
     housekeeping.compact,
     housekeeping.tidy,
     housekeeping.copy,
+    watching.watch,
     following.follow,
     memory.memory,
 ):

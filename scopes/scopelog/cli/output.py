@@ -114,6 +114,11 @@ def put(data: bytes) -> None:
     sys.stdout.buffer.write(data + b"\n")
 
 
+def put_raw(text: str) -> None:
+    """Text without a newline of its own."""
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+
+
 def put_json(value: object) -> None:
     put(as_json(value))
 

@@ -23,6 +23,7 @@ and what records it::
     streams         encoded op batches into an ephemeral list
     reading         and back
     recovering      recover: what a crash has interrupted
+    following       FollowedMessages: what another process records, folded as it comes
     places          which lists and values all this is
     aio             the same for asyncio, imported from there
     errors, fencing InvalidEvent, InvalidFrame; Fenced
@@ -36,6 +37,7 @@ from .copying import finite
 from .encoding import FrameEncoder
 from .errors import InvalidEvent, InvalidFrame
 from .fencing import Fenced
+from .following import FollowedMessages
 from .frames_joining import join_frames
 from .lane import Lane
 from .operations import Operation
@@ -50,6 +52,7 @@ from .viewing import MessageView
 
 __all__ = [
     "Fenced",
+    "FollowedMessages",
     "FrameEncoder",
     "InvalidEvent",
     "InvalidFrame",
