@@ -106,7 +106,7 @@ class MemoryBridge:
     async def aclose(self) -> None:
         """Stop delivering and let go of the connections. Ends no row, and begins no request: one that is under way is
         waited for, up to the request timeout, for cut short its outcome would be unknown. The server runs on."""
-        self._closed = True
+        self._closed = self._transport.closing = True
         await self._keeper.aclose()  # first: what waits for a heal is refused, which is proof that it was not sent
         await asyncio.gather(*(session.hand_over() for session in list(self._sessions.values())))
         await self._transport.aclose()

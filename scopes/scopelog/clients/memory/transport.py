@@ -92,6 +92,8 @@ class Transport:
         self.heal = heal
         self.capabilities: frozenset[str] | None = None
         self.failures = 0
+        self.closing = False
+        """Whether no attempt of a request is begun any more but its first; one that is under way goes on."""
         self._failures_then = 0  # at the last probe that was ready
         self._environ = environ
         self._sleep = sleep
@@ -134,17 +136,19 @@ class Transport:
             # outside of the handlers: nothing below may carry an earlier refusal as its context
             if isinstance(failure, RequestRefused) and self.heal is not None and not healed:
                 healed = True  # once for a request, also when later attempts are refused
-                if await self._healed():
+                if await self._healed() and not self.closing:
                     # a refusal proves that nothing arrived: even a write goes out again, in the same attempt
                     try:
                         return await self._attempt(request)
                     except (RequestRefused, DeliveryUnknown, RequestFailed) as again:
                         failure = again
             attempt += 1
-            if not request.replayable or failure.answered or attempt >= self.config.fetch_max_attempts:
+            last = not request.replayable or failure.answered or attempt >= self.config.fetch_max_attempts
+            if not last and not self.closing:
+                _log.debug("%s %s failed, attempt %d", request.method, request.path, attempt)
+                await self._sleep(BACKOFF * 2 ** (attempt - 1))
+            if last or self.closing:
                 raise failure
-            _log.debug("%s %s failed, attempt %d", request.method, request.path, attempt)
-            await self._sleep(BACKOFF * 2 ** (attempt - 1))
 
     async def request_result(
         self, method: str, path: str | Sequence[str], *, query: Query | None = None, body: Json = None
