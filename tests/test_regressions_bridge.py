@@ -273,6 +273,29 @@ def test_a_close_does_not_send_what_was_refused(tmp_path: Path, monkeypatch: pyt
     run(main)
 
 
+def test_a_close_repeats_no_lookup(tmp_path: Path) -> None:
+    """The close waited for a lookup that was under way and failed: it was asked twice more."""
+
+    async def main() -> None:
+        async with rig("3", tmp_path, fetch_max_attempts=3) as made:
+            await made.session.start()
+            made.server.faults.on(ROUTES["save"], faults.close_unapplied())
+            lookup = made.server.faults.on("GET /observations/save-result", faults.delay("never"))
+            await made.put("save", "b")
+            await held(lookup.gate)
+            before = len(made.server.requests)
+            task = await closing(made)
+            lookup.gate.release()
+            at_once = await ended(task, made)
+            assert [exchange.route for exchange in made.server.requests[before:]] == []
+            assert at_once and made.session.state("b") == "in flight"
+            await made.restart()
+            await made.drained()
+            assert made.session.state("b") == "delivered"
+
+    run(main)
+
+
 def test_a_close_starts_no_server(tmp_path: Path) -> None:
     """The server died with the write under way; the lookup that followed was refused, and its heal started a server,
     for which the close waited."""
