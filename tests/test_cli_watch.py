@@ -16,7 +16,7 @@ from scopelog.clients.messages import FollowedMessages, Lane, recover
 from scopelog.clients.messages.following import Output, Over, Settled, Streaming, Unreadable
 from tests.cli_rig import call, refused, started
 from tests.conftest import shared
-from tests.test_messages_recovery import frames_of
+from tests.test_messages_recovery import frames_of, message_of
 
 SAMPLE = Path(__file__).parents[1] / "scopes" / "scopelog" / "cli" / "sample.jsonl"
 
@@ -36,7 +36,8 @@ def test_a_message_is_shown_as_it_grows_and_settles(store_path: Path) -> None:
         lane = Lane(session)
         operation = lane.begin("op-1")
         response = operation.response("e-1")
-        frames = frames_of("Hello, world. Good\nbye.")
+        text = "Hello, world. Good\nbye."
+        frames = frames_of(text)
         for frame in frames[:6]:
             response.take(frame)
         session.flush()
@@ -46,7 +47,7 @@ def test_a_message_is_shown_as_it_grows_and_settles(store_path: Path) -> None:
                 response.take(frame)
             session.flush()
             assert until(out, "bye.") == "o, world. Good\nbye."
-            response.settle()
+            response.settle(message_of(text))
             assert until(out, ")\n").endswith("\nsettled in lane main: e-1 (stop)\n")
             sink = operation.tool("call-1", name="ls")
             sink.write("one\ttwo\x1b[31m\n")
@@ -63,14 +64,16 @@ def test_a_message_is_shown_as_it_grows_and_settles(store_path: Path) -> None:
 def test_json_and_the_first_that_settles(store_path: Path) -> None:
     with Store.open(store_path) as store, store.session("s") as session:
         lane = Lane(session)
+        operation = lane.begin("op-1")
         with started("watch", store_path, "s", "--json", "--once") as (child, _, out, _err):
             assert json.loads(out.readline()) == {"over": None}
-            response = lane.begin("op-1").response("e-1")
-            for frame in frames_of("ab"):
+            response = operation.response("e-1")
+            text = "ab"
+            for frame in frames_of(text):
                 response.take(frame)
             session.flush()
             found: list[dict[str, Any]] = [json.loads(out.readline())]
-            response.settle()
+            response.settle(message_of(text))
             found += [json.loads(line) for line in out]
             assert child.wait(60) == 0
     assert found[0]["streaming"]["message"]["content"][0]["text"] == "ab"
@@ -101,10 +104,6 @@ def test_what_is_new_behind_a_beginning_that_was_dropped(shown: str, text: str, 
 # --- the fold ---------------------------------------------------------------------------------------
 
 
-def folded(store: Store, *, at: int) -> None:
-    """Follow a session from its ``at``-th flush on: at each moment the fold is what recover finds."""
-
-
 @pytest.mark.parametrize("begin", [0, 1, 7, 40])
 def test_the_fold_is_what_recover_finds(store_path: Path, begin: int) -> None:
     """From any moment on, through rebases and rotation, and for tools."""
@@ -114,7 +113,8 @@ def test_the_fold_is_what_recover_finds(store_path: Path, begin: int) -> None:
         response, sink = operation.response("e"), operation.tool("call", max_bytes=300)
         follower, messages = None, FollowedMessages()
         now: dict[str, Any] = {}
-        for number, frame in enumerate(frames_of("x" * 60)):
+        text = "x" * 60
+        for number, frame in enumerate(frames_of(text)):
             response.take(frame)
             sink.write(f"line {number}\n")
             if number % 3 == 0:
@@ -135,8 +135,8 @@ def test_the_fold_is_what_recover_finds(store_path: Path, begin: int) -> None:
                 assert now["message"] == found.response.fold
             if found.tools:
                 assert now["output"] == found.tools[0].output
-        assert follower is not None and "x" * 60 in json.dumps(now["message"])
-        response.settle()
+        assert follower is not None and "x" * 58 in json.dumps(now["message"])
+        response.settle(message_of(text))
         sink.settle()
         operation.end()
         changes = [change for event in follower.poll() for change in messages.take(event)]

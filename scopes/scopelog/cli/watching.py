@@ -24,7 +24,7 @@ from .options import JSON, SESSION, STORE
 from .output import printable
 
 _FIELDS: Final = {"text": "text", "thinking": "thinking"}  # the field of a block that grows
-_HEAD: Final = 64  # characters by which the rest of a text is found again
+_HEADS: Final = (64, 8, 1)  # characters by which the rest of a text is looked for
 _STYLES: Final[Mapping[str, dict[str, Any]]] = {
     "thinking": {"dim": True, "italic": True},
     "toolCall": {"fg": "cyan"},
@@ -47,9 +47,9 @@ def watch(store: str, session: str, once: bool, timeout: float | None, as_json: 
     What is streaming when it begins is shown as far as it has come; what had settled before is not. Takes no lock.
     Texts, thinking and tool output come as they are stored, a window at a time; a tool call once it is complete.
 
-    With --json there is an object a line: {"streaming": ...} and {"output": ...} with all that there is so far (which
-    grows with the message), {"settled": ...} with lane and entry, {"over": OPERATION or null}, {"unreadable": ...}
-    and {"deleted": true}.
+    With --json there is an object a line: {"streaming": ...} (operation, entry, ended, message) and {"output": ...}
+    (operation, invocation, output) with all that there is so far, {"settled": ...} with lane and entry, {"over":
+    OPERATION or null}, {"unreadable": ...} (operation, key, cause) and {"deleted": true}.
     """
     show: _Json | _Text = _Json() if as_json else _Text(session)
     messages = FollowedMessages()
@@ -74,17 +74,18 @@ def watch(store: str, session: str, once: bool, timeout: float | None, as_json: 
 class _Json:
     def change(self, change: Change) -> None:
         if isinstance(change, Streaming):
-            found: dict[str, Any] = change._asdict()
-            output.put_json({"streaming": finite(found)})
+            where = {"operation": change.operation, "entry": change.entry_id, "ended": list(change.ended)}
+            output.put_json({"streaming": where | {"message": finite(change.message)}})
         elif isinstance(change, Output):
-            output.put_json({"output": finite(change._asdict())})
+            where = {"operation": change.operation, "invocation": change.invocation_id}
+            output.put_json({"output": where | {"output": finite(change.output)}})
         elif isinstance(change, Settled):
             output.put_json({"settled": change._asdict()})
         elif isinstance(change, Over):
             output.put_json({"over": change.operation})
         else:
-            where = {"operation": change.operation, "key": change.key, "cause": change.error.cause}
-            output.put_json({"unreadable": where})
+            failed = {"operation": change.operation, "key": change.key, "cause": change.error.cause}
+            output.put_json({"unreadable": failed})
 
     def note(self, text: str) -> None:
         output.say(f"note: {printable(text)}")
@@ -188,10 +189,11 @@ class _Text:
 def _behind(shown: str, text: str) -> str:
     """What is new of a text whose beginning was dropped: what stands behind the end of the old that it still begins
     with. All of it if there is none."""
-    head = text[:_HEAD]
-    at = shown.find(head) if head else -1
-    while at >= 0:
-        if text.startswith(shown[at:]):
-            return text[len(shown) - at :]
-        at = shown.find(head, at + 1)
+    for length in _HEADS:
+        head = text[:length]
+        at = shown.find(head) if head else -1
+        while at >= 0:
+            if text.startswith(shown[at:]):
+                return text[len(shown) - at :]
+            at = shown.find(head, at + 1)
     return text
