@@ -296,6 +296,10 @@ class AsyncWriter:
             return None
         return looked
 
+    def stop_watching(self, watcher: object, feed: Feed) -> None:
+        """See :meth:`Writer.stop_watching`."""
+        self._writer.stop_watching(watcher, feed)
+
     async def records(self, looked: Looked, wanted: Wanted) -> list[Record]:
         """What was looked at, as :meth:`read` and :meth:`get` read."""
         view = looked.view

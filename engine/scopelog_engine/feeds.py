@@ -168,9 +168,9 @@ class Feed:
                 return LOST if batch[3] is None else batch
             # batches left the log meanwhile
 
-    def holds_after(self, number: int) -> bool:
-        """Whether a watcher that has taken this batch can go on from there."""
-        return 0 <= number <= self.number and self.after(number) is not LOST
+    def holds_after(self, number: int, limit: int) -> bool:
+        """Whether a watcher that has taken this batch, and may be so far behind, can go on from there."""
+        return 0 <= self.number - number <= limit and self.after(number) is not LOST
 
     def position(self, number: int) -> str:
         """The text form of having taken everything up to this batch."""

@@ -114,6 +114,12 @@ class Watching(Reading):
             self._check()
             self._guests.append(feed)
 
+    def release_feed(self, feed: Feed) -> None:
+        """Nobody watches it any more."""
+        with self._lock:
+            if feed in self._guests:
+                self._guests.remove(feed)
+
     def _resumed(self, watcher: object, wanted: Wanted, after: tuple[str, int] | None) -> tuple[Feed, int] | None:
         """Holds ``_lock``."""
         self._check()
@@ -122,9 +128,7 @@ class Watching(Reading):
         token, number = after
         feeds = self._watched.get(wanted.scope)
         feed = None if feeds is None else feeds.feeds.get(wanted.address)
-        if feed is None or feed.token != token or not feed.holds_after(number):
-            return None
-        if feed.number - number > wanted.limit:
+        if feed is None or feed.token != token or not feed.holds_after(number, wanted.limit):
             return None
         self._follow(watcher, feed, wanted)
         return feed, number

@@ -6,6 +6,10 @@ Layout::
     session     Session, SessionReader and what they return
     aio         AsyncStore, AsyncSession, AsyncSessionReader: the same for asyncio, imported from there
     addresses   value(), list_of(), ephemeral(); Value, List, Write and the scopes they belong to
+    results     what reads return
+    watching    Watch and its events: live views of a value or a list
+                (aio_watching: AsyncWatch)
+    sse         watches as server-sent events; imported from there
     metadata    a session's name and labels
     listing     which sessions a catalogue lists, and in which order
     errors      every error, one tree
@@ -57,19 +61,25 @@ from .errors import (
     UnsupportedPlatform,
     WriteFailed,
 )
-from .session import Element, Entry, LogRecord, Session, SessionReader
+from .results import Element, Entry
+from .session import LogRecord, Session, SessionReader
 from .store import Store
+from .watching import Change, Changed, Ended, EndReason, ListBase, ValueBase, Watch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SESSION",
+    "Change",
+    "Changed",
     "Coalescer",
     "CoalescerFailed",
     "CorruptLog",
     "Durability",
     "DurabilityError",
     "Element",
+    "EndReason",
+    "Ended",
     "Entry",
     "EphemeralScope",
     "Finding",
@@ -85,6 +95,7 @@ __all__ = [
     "Json",
     "LimitExceeded",
     "List",
+    "ListBase",
     "LogPoisoned",
     "LogRecord",
     "ManualClock",
@@ -112,6 +123,8 @@ __all__ = [
     "TornTail",
     "UnsupportedPlatform",
     "Value",
+    "ValueBase",
+    "Watch",
     "Write",
     "WriteFailed",
     "ephemeral",
