@@ -132,8 +132,8 @@ class Follower:
             event = self.watch.next(0)
             if event is None:
                 break
-            assert event.position == self.watch.position
             self.shown.take(event)
+            assert event.position == self.watch.position
             taken += 1
         return taken
 

@@ -40,6 +40,19 @@ class Publishing(SessionState):
         pending = state.pending
         count = len(pending)
         shown = feeds.shown
+        if count and not torn and not state.aside:  # the usual case by far, at once: one staged element is new
+            entry = pending[-1]
+            if type(entry) is tuple and (count == 1 or sequence_of(pending[-2]) <= shown):
+                sequence, address, body, tag = entry[:4]
+                if sequence > shown:
+                    feed = feeds.feeds.get(address)
+                    if feed is not None:
+                        gone = feed.add(sequence, len(body), ((sequence, APPEND, body, tag),))
+                        if gone and not feed.watchers:
+                            self._drop_feed(state.scope, address)
+                    feeds.shown = sequence
+                feeds.torn = False
+                return
         if count < 2 or sequence_of(pending[count - 2]) <= shown:  # the usual case: the newest one
             start = max(count - 1, 0)
         else:
