@@ -16,9 +16,10 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
     syncing, logfile                 writing one log: what is known to be on disk; append, roll back, close
     lock, recovery, opening          taking a session over
     loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is
-    scope, staging, state,           a session: what waits, how it is joined, what all its parts share,
-      retiring, looping, storing,      how scopes end, what loops do for it, who stores,
-      reading, writer, awaiting        how it is read and written, by threads and by tasks
+    feeds, scope, staging, state,    a session: what watchers follow, what waits, how it is joined, what all its parts
+      publishing, retiring, looping,   share, what watchers are told, how scopes end, what loops do for it, who stores,
+      storing, reading, watching,      how it is read, watched and written, by threads and by tasks
+      writer, awaiting
     reader, check                    other readers; proof of soundness
     catalogue, rebuild               all sessions at a glance; the index derived again
     environment, store               a directory of sessions
