@@ -87,6 +87,6 @@ def watches(session: Session) -> None:
     found: ValueBase | Changed | Ended | None = of_value.next(timeout=1.5)
     if isinstance(found, ValueBase):
         entry: Entry | None = found.entry
-        entry.key  # refused
+        entry.key.upper()  # refused
     session.watch(value("chat", "state"), last=1)  # refused
     session.watch("chat")  # refused
