@@ -168,20 +168,26 @@ class Crowd:
     def __init__(self, session: AsyncSession) -> None:
         self.session = session
         self.members: list[tuple[Any, Shown, Any]] = []
+        self.followers: list[asyncio.Future[None]] = []
+        self.over = False
 
     async def join(self, moment: int) -> None:
-        for address in FOLLOWED:
-            for style in ("eager", "slow", "back"):
-                if style == "eager" or (moment + len(address.key)) % 3 == 0:
-                    limit = 2 if style == "slow" else LIMIT
-                    watch: Any = await self.session.watch(address, limit=limit)
-                    self.members.append((watch, Shown(address), style))
+        for address in (FOLLOWED[moment % 6], FOLLOWED[(moment + 3) % 6]):
+            style = ("eager", "slow", "eager", "back")[len(self.members) % 4]
+            watch: Any = await self.session.watch(address, limit=2 if style == "slow" else LIMIT)
+            self.members.append((watch, Shown(address), style))
+            self.followers.append(asyncio.ensure_future(self.follow(len(self.members) - 1)))
 
-    async def step(self, moment: int) -> None:
-        for at, (watch, shown, style) in enumerate(self.members):
-            if style == "slow" and (moment + at) % 5:
+    async def follow(self, at: int) -> None:
+        """Take events now and then; some stop and come back in between."""
+        turn = 0
+        while not self.over:
+            await asyncio.sleep(0.008 + 0.004 * (at % 5))
+            turn += 1
+            watch, shown, style = self.members[at]
+            if style == "slow" and turn % 5:
                 continue
-            if style == "back" and (moment + at) % 2:
+            if style == "back" and turn % 2:
                 watch.stop()
                 watch = await self.session.watch(shown.address, after=watch.position)
                 self.members[at] = (watch, shown, style)
@@ -214,9 +220,9 @@ def test_watches_begin_at_every_moment_of_a_stream(window: int, fault: str, monk
                 await work
 
         async def produce() -> None:
-            tasks = []
-            for moment in range(24):
-                starting = [asyncio.ensure_future(crowd.join(moment))]
+            tasks: list[Any] = []
+            for moment in range(20):
+                tasks.append(asyncio.ensure_future(crowd.join(moment)))
                 if moment == 9 and fault == "write":
                     rig.disk.fail("pwrite", errno=errno.ENOSPC)
                 if moment == 9 and fault == "sync of a scope":
@@ -228,14 +234,14 @@ def test_watches_begin_at_every_moment_of_a_stream(window: int, fault: str, monk
                     tasks.append(asyncio.ensure_future(attempt(session.commit(writes))))
                     memo = [MEMO.set(moment), OUT.append(f"c{moment} ")]
                     tasks.append(asyncio.ensure_future(attempt(session.commit(memo))))
-                starting.append(asyncio.ensure_future(crowd.join(moment)))
+                tasks.append(asyncio.ensure_future(crowd.join(moment)))
                 if moment == 15:
                     tasks.append(asyncio.ensure_future(attempt(session.commit([SCOPE.retire(), PLAIN.trim(3)]))))
                 await asyncio.sleep(0.003 * (moment % 4))
-                await asyncio.gather(*starting)
-                await crowd.step(moment)
             await asyncio.gather(*tasks)
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.3)
+            crowd.over = True
+            await asyncio.gather(*crowd.followers)
 
         rig.run(produce())
         rig.disk.heal()
