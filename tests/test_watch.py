@@ -263,6 +263,95 @@ def test_watches_begin_at_every_moment_of_a_stream(window: int, fault: str, monk
         rig.run(session.close(force=True)) if fault == "none" else None
 
 
+def values_of(watch: Any) -> list[Any]:
+    """Values of the changes that are there now."""
+    found: list[Any] = []
+    while (event := watch.next(0)) is not None and not isinstance(event, Ended):
+        found += [change.value for change in event.changes]
+    return found
+
+
+def test_what_stands_behind_a_commit_under_way_is_shown_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, and without any further call: the window is a minute long."""
+    with AioRig(monkeypatch, window_ms=60_000) as rig:
+        watch = rig.sync.watch(PLAIN)
+        watch.next(0)
+        rig.slow(0.02)
+
+        async def work() -> None:
+            committing = asyncio.ensure_future(rig.session.commit([PLAIN.append("commit")]))
+            await asyncio.sleep(0.005)
+            await rig.session.append(PLAIN, "behind")
+            assert values_of(watch) == []
+            await committing
+            assert values_of(watch) == ["commit", "behind"]
+
+        rig.run(work())
+
+
+def test_what_stands_behind_a_commit_that_is_withdrawn_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AioRig(monkeypatch, window_ms=60_000) as rig:
+        watch = rig.sync.watch(PLAIN)
+        watch.next(0)
+        rig.slow(0.02)
+
+        async def work() -> None:
+            first = asyncio.ensure_future(rig.session.commit([PLAIN.append("first")]))
+            await asyncio.sleep(0.005)
+            second = asyncio.ensure_future(rig.session.commit([PLAIN.append("withdrawn")]))
+            await asyncio.sleep(0.005)
+            await rig.session.append(PLAIN, "behind")
+            second.cancel()
+            await asyncio.gather(first, second, return_exceptions=True)
+            assert second.cancelled()
+            assert values_of(watch) == ["first", "behind"]
+
+        rig.run(work())
+
+
+def test_a_commit_that_waits_while_a_watch_begins_is_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch began between the end of one commit and the storing of the next."""
+    with AioRig(monkeypatch) as rig:
+        rig.slow(0.02)
+
+        async def work() -> None:
+            first = asyncio.ensure_future(rig.session.commit([PLAIN.append("first")]))
+            await asyncio.sleep(0.005)
+            beginning = asyncio.ensure_future(rig.session.watch(PLAIN))
+            await asyncio.sleep(0.005)
+            second = asyncio.ensure_future(rig.session.commit([PLAIN.append("second")]))
+            await asyncio.sleep(0)
+            await rig.session.append(PLAIN, "behind")
+            watch = await beginning
+            base = await watch.next()
+            assert isinstance(base, ListBase) and [e.element for e in base.elements] == ["first"]
+            await asyncio.gather(first, second)
+            found: list[Any] = []
+            while (event := await watch.next(0)) is not None:
+                assert isinstance(event, Changed)
+                found += [change.value for change in event.changes]
+            assert found == ["second", "behind"]
+
+        rig.run(work())
+
+
+def test_what_a_failed_retirement_had_set_aside_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AioRig(monkeypatch, window_ms=60_000) as rig:
+        watch = rig.sync.watch(OUT)
+        watch.next(0)
+
+        async def work() -> None:
+            committing = asyncio.ensure_future(rig.session.commit([OUT.append("commit")]))
+            appending = asyncio.ensure_future(rig.session.append(OUT, "aside"))
+            rig.disk.fail("pwrite", errno=errno.ENOSPC, path="main")
+            retiring = asyncio.ensure_future(rig.session.commit([SCOPE.retire()]))
+            await asyncio.gather(committing, appending, retiring, return_exceptions=True)
+            assert isinstance(retiring.exception(), WriteFailed)
+            assert values_of(watch) == ["commit", "aside"]
+
+        rig.run(work())
+
+
 # --- who is slow ------------------------------------------------------------------------------------------------------
 
 
