@@ -291,20 +291,22 @@ def test_what_stands_behind_a_commit_under_way_is_shown_with_its_end(monkeypatch
 
 def test_what_stands_behind_a_commit_that_is_withdrawn_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with AioRig(monkeypatch, window_ms=60_000) as rig:
-        watch = rig.sync.watch(PLAIN)
+        watch = rig.sync.watch(OUT)
         watch.next(0)
         rig.slow(0.02)
 
         async def work() -> None:
             first = asyncio.ensure_future(rig.session.commit([PLAIN.append("first")]))
             await asyncio.sleep(0.005)
-            second = asyncio.ensure_future(rig.session.commit([PLAIN.append("withdrawn")]))
+            second = asyncio.ensure_future(rig.session.commit([OUT.append("withdrawn")]))
             await asyncio.sleep(0.005)
-            await rig.session.append(PLAIN, "behind")
+            await rig.session.append(OUT, "behind")
+            assert values_of(watch) == []
             second.cancel()
-            await asyncio.gather(first, second, return_exceptions=True)
-            assert second.cancelled()
-            assert values_of(watch) == ["first", "behind"]
+            await asyncio.gather(second, return_exceptions=True)
+            assert second.cancelled() and not first.done()
+            assert values_of(watch) == ["behind"]
+            await first
 
         rig.run(work())
 
@@ -370,6 +372,17 @@ def test_a_backlog_past_the_limit_becomes_one_base(rig: Rig) -> None:
     for n in range(LIMIT):
         rig.session.append(PLAIN, n)
     assert len(events(again)) == LIMIT
+
+
+def test_each_watch_has_a_limit_of_its_own(rig: Rig) -> None:
+    near, far = rig.session.watch(PLAIN, limit=2), rig.session.watch(PLAIN, limit=1000)
+    for n in range(2):
+        rig.session.append(PLAIN, n)
+    assert [event.kind for event in events(near)] == ["base", "batch", "batch"]
+    for n in range(2 * LIMIT):
+        rig.session.append(PLAIN, n)
+    assert [event.kind for event in events(near)] == ["base"]
+    assert len(events(far)) == 1 + 2 + 2 * LIMIT
 
 
 def test_large_batches_are_bounded_by_their_bytes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
