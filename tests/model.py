@@ -117,6 +117,7 @@ def match(expected: Sequence[Op], got: Sequence[Op]) -> list[Op]:
 def prefix(expected: Sequence[Op], got: Sequence[Op], floor: int, what: str) -> list[Op]:
     """Assert that ``got`` is a contiguous prefix of whole units of ``expected`` that reaches up to ``floor``."""
     end = got[-1].seq if got else 0
+    floor = max((op.seq for op in expected if op.seq <= floor), default=0)  # what it names may have been compacted away
     assert end >= floor, f"{what}: acknowledged up to {floor}, replayed up to {end} of {[op.seq for op in expected]}"
     kept = [op for op in expected if op.seq <= end]
     split = {op.unit for op in kept} & {op.unit for op in expected if op.seq > end}
@@ -129,7 +130,8 @@ class Life:
     """One life of a scope. ``stored``: in its log; ``process`` and ``power``: up to where that was promised;
     ``handle``: up to where at POWER by the present handle, which must say so. ``doubt``: the last commit, if
     its outcome is unknown: perhaps in the file, with all that was staged before it, and not shown.
-    ``ended``: the retirement's sequence. ``opened``: when the window was.
+    ``ended``: the retirement's sequence. ``opened``: when the window was. ``high``: where a compaction has left the
+    high-water mark, whatever became of the records. ``former``: stored before a compaction that a power cut may undo.
     """
 
     stored: list[Op] = field(default_factory=list)
@@ -140,6 +142,8 @@ class Life:
     doubt: list[Op] = field(default_factory=list)
     ended: int = 0
     opened: float = 0.0
+    high: int = 0
+    former: list[Op] = field(default_factory=list)
 
     def settle(self, commit: Iterable[Op] = (), *, power: bool) -> None:
         """All that is staged, and then the commit, is in the file, and was promised."""
@@ -147,8 +151,8 @@ class Life:
         self.stored += [replace(op, unit=window) for op in self.staged]
         self.staged = []
         self.stored += commit
-        if self.stored:
-            self.process = self.stored[-1].seq
+        if self.stored or self.high:
+            self.process = max([self.high, *(op.seq for op in self.stored[-1:])])
             if power:
                 self.power = self.handle = self.process
 
@@ -165,11 +169,13 @@ class Life:
 class ModelSession:
     """``lives`` of every scope, in order; the last may be alive. Main has one life that never ends.
 
-    ``inflight``: the commit that is being made, with its scope. ``shown_in``: epochs of which a sequence was shown.
+    ``inflight``: the commit that is being made, with its scope. ``compacting``: the scope whose log is being compacted,
+    and its generation before. ``shown_in``: epochs of which a sequence was shown.
     ``last``: highest sequence shown. ``hollow``: scopes of whose file a crash has left the header alone.
     """
 
     lives: dict[str, list[Life]] = field(default_factory=dict)
+    compacting: tuple[str, int] | None = None
     inflight: tuple[str, list[Op]] | None = None
     epoch: int = 0
     shown_in: set[int] = field(default_factory=set)
@@ -186,7 +192,7 @@ class ModelSession:
         return sorted(
             scope
             for scope, lives in self.lives.items()
-            if scope and lives and not lives[-1].ended and (lives[-1].stored or lives[-1].staged)
+            if scope and lives and not lives[-1].ended and (lives[-1].stored or lives[-1].staged or lives[-1].high)
         )
 
     def living(self) -> dict[str, Life]:
@@ -208,11 +214,28 @@ class ModelSession:
         for scope, lives in self.lives.items():
             self.lives[scope] = [life for life in lives if not life.ended]
 
+    def compacted(self, scope: str, got: Sequence[Op], *, sure: bool = True) -> None:
+        """Its log holds nothing any more that is void. Of retirements it may have dropped any that has happened.
+
+        ``sure``: not even a power cut brings the old file back."""
+        life = self.life(scope)
+        kept = {op.seq for op in got}
+        life.former = [] if sure else life.stored
+        life.high = max([life.high, *(op.seq for op in life.stored)])
+        life.stored = [op for op in needed(life.stored) if op.spec.op != "retire" or op.seq in kept]
+        if scope == SESSION_ID:
+            life.process = life.power = life.handle = max(life.high, life.process)
+            self.forget_the_dead()
+
     def resolve(self, got: dict[str, list[Op]], *, power: bool) -> None:
         """After an open: assert that what replays is legal and go on from there.
 
         ``power``: a power cut came between, which spares what was acknowledged at POWER; else the process ended.
         """
+        for scope, life in self.living().items():
+            seen = {op.seq for op in got.get(scope, [])}
+            if power and seen & ({op.seq for op in life.former} - {op.seq for op in life.stored}):
+                life.stored, life.high = life.former, 0
         main = self.life(SESSION_ID)
         trying = self.inflight
         self.inflight = None
@@ -264,8 +287,34 @@ class ModelSession:
 
 def _restarted(life: Life, replayed: list[Op], power: bool) -> Life:
     """As the next handle finds it. After a power cut all that is left is on the disk for good."""
-    last = replayed[-1].seq if replayed else 0
-    return Life(stored=replayed, process=last, power=last if power else min(life.power, last))
+    last = max(replayed[-1].seq if replayed else 0, life.high)
+    return Life(
+        stored=replayed,
+        process=last,
+        power=last if power else min(life.power, last),
+        high=life.high,
+        former=[] if power else life.former,
+    )
+
+
+def needed(ops: Sequence[Op]) -> list[Op]:
+    """What no later operation has made void; retirements included."""
+    floors: dict[tuple[str, str, str], int] = {}
+    newest: dict[tuple[str, str, str], int] = {}
+    for op in ops:
+        if op.spec.op == "trim":
+            floors[op.address] = max(floors.get(op.address, 0), min(op.spec.number, op.seq))
+        elif op.spec.op == "delete" and op.spec.kind == "list":
+            floors[op.address] = op.seq
+        elif op.spec.op in ("set", "delete"):
+            newest[op.address] = op.seq
+    return [
+        op
+        for op in ops
+        if op.spec.op == "retire"
+        or (op.spec.op == "append" and op.seq > floors.get(op.address, 0))
+        or (op.spec.op == "set" and op.seq == newest[op.address])
+    ]
 
 
 # --- answers --------------------------------------------------------------------------------------

@@ -123,6 +123,10 @@ class Handles:
             if got is None:
                 self.models.pop(sid, None)
         model = self.models.setdefault(sid, ModelSession())
+        if model.compacting is not None:
+            (scope, before), model.compacting = model.compacting, None
+            if self.generation(sid, scope) > before:
+                model.compacted(scope, (got or {}).get(scope, []), sure=power)
         model.resolve(got or {}, power=power)
         assert power or session.epoch > model.epoch, "an open for write raises the epoch"
         if got is None:
@@ -147,6 +151,15 @@ class Handles:
                 got.setdefault(record.scope or SESSION_ID, []).append(observed_op(record))
             assert {scope for scope in got if scope} <= set(reader.scopes())
         return got
+
+    def generation(self, sid: str, scope: str) -> int:
+        """How often the scope's log has been compacted; 0 if it has none."""
+        try:
+            with self.open_store().reader(sid) as reader:
+                found = reader._reader._snapshot().surveys.get(scope)
+                return found.header.generation if found is not None else 0
+        except NoSuchSession:
+            return 0
 
     def close(self, sid: str) -> None:
         """Close a session; what it could not store is optional from here on."""

@@ -104,6 +104,28 @@ class Rig(Handles):
             model.forget_the_dead()
         return True
 
+    def compact(self, sid: str, scope: str) -> bool:
+        """Nothing that can be asked for changes; True if it was done."""
+        session, model = self.sessions[sid], self.models[sid]
+        before = self.generation(sid, scope)
+        model.compacting = (scope, before)
+        if scope in model.alive() or scope == SESSION_ID:
+            model.life(scope)
+        try:
+            session.compact(scope_of(scope))
+        except ScopelogError as error:
+            self._excuse(sid, error)
+            if isinstance(error, OutcomeUnknown):
+                self.poisoned.add((sid, scope))
+            done = self.generation(sid, scope) > before
+        else:
+            done = self.generation(sid, scope) > before
+            assert done or not (self.observe(sid) or {}).get(scope)
+        if done:
+            model.compacted(scope, (self.observe(sid) or {}).get(scope, []))
+        model.compacting = None
+        return done
+
     def advance(self, milliseconds: int) -> None:
         """Let time pass: windows whose deadline comes are stored."""
         self.clock.advance(milliseconds / 1000)

@@ -309,7 +309,7 @@ def test_a_long_read_lets_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> No
                 counting.cancel()
 
         assert rig.run(read()) == ["m0", *range(20_000)]
-        assert turns > 5
+        assert turns > 2
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])

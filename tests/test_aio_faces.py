@@ -36,6 +36,7 @@ from scopelog import (
     ReadFailed,
     ScopelogError,
     Session,
+    SessionFollower,
     SessionReader,
     Store,
     StoreLocked,
@@ -44,7 +45,7 @@ from scopelog import (
     list_of,
     value,
 )
-from scopelog.aio import AsyncSession, AsyncSessionReader, AsyncStore
+from scopelog.aio import AsyncSession, AsyncSessionFollower, AsyncSessionReader, AsyncStore
 
 from .stores import flip, frames_of
 
@@ -53,7 +54,12 @@ TITLE: Final = value("chat", "title")
 SCOPE: Final = ephemeral("op-1")
 OUT: Final = SCOPE.list_of("op", "out")
 SIDECAR: Final = ".scope.zst"
-_ASYNC: Final = {Store: AsyncStore, Session: AsyncSession, SessionReader: AsyncSessionReader}
+_ASYNC: Final = {
+    Store: AsyncStore,
+    Session: AsyncSession,
+    SessionReader: AsyncSessionReader,
+    SessionFollower: AsyncSessionFollower,
+}
 
 
 class Face:
@@ -349,9 +355,9 @@ def test_the_async_face_has_every_call_with_the_same_parameters(kind: type) -> N
         first, second = inspect.signature(getattr(kind, name)), inspect.signature(getattr(face, name))
         assert [*first.parameters.values()] == [*second.parameters.values()], name
         wanted = str(first.return_annotation)
-        for sync, awaited in (("SessionReader", "AsyncSessionReader"), ("Session", "AsyncSession")):
+        for sync in ("SessionReader", "SessionFollower", "Session"):
             if wanted == sync:
-                wanted = awaited
+                wanted = f"Async{sync}"
         if wanted.startswith("Watch["):
             wanted = f"Async{wanted}"
         given = str(second.return_annotation)

@@ -159,6 +159,32 @@ def deletion(rig: Rig) -> None:
     rig.commit(SID, "", [_set("a", "again")])
 
 
+def superseded(rig: Rig) -> None:
+    """Both logs hold what is void, a scope is dead, another has staged elements and no file."""
+    scoped(rig)
+    for n in range(3):
+        rig.commit(SID, "", [_set("a", n), _add(f"line {n}"), Spec("trim", key="plain", kind="list", number=n)])
+        rig.commit(SID, "op-1", [_set("a", n), _add(f"of the scope {n}")])
+    rig.commit(SID, "x", [_set("a", "dead")])
+    rig.commit(SID, "", [_retire("x")])
+    rig.commit(SID, "op-1", [Spec("delete", key="plain", kind="list")])
+    rig.stage(SID, "Op/2", "text", "not born yet")
+
+
+def compaction(rig: Rig) -> None:
+    rig.compact(SID, "")
+    rig.commit(SID, "", [_add("behind it")], PROCESS)
+    rig.flush(SID)
+    rig.commit(SID, "", [_retire("Op/2")])
+
+
+def sidecar_compaction(rig: Rig) -> None:
+    rig.compact(SID, "op-1")
+    rig.commit(SID, "op-1", [_add("behind it")], POWER)
+    rig.commit(SID, "", [_retire("op-1")])
+    rig.compact(SID, "")
+
+
 class Scenario(NamedTuple):
     before: Script
     script: Script
@@ -184,6 +210,9 @@ SCENARIOS = {
     "after a failed sync": Scenario(unsynced, reopening),
     "index frame": Scenario(long, closing),
     "delete": Scenario(closed, deletion),
+    "compaction": Scenario(superseded, compaction),
+    "compaction at process": Scenario(superseded, compaction, Settings(PROCESS, PROCESS), preallocates=True),
+    "compaction of a sidecar": Scenario(superseded, sidecar_compaction),
 }
 
 

@@ -133,7 +133,10 @@ def test_every_error_of_the_engine_is_public() -> None:
     assert known <= set(scopelog.__all__)
 
 
-@pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.Store, scopelog.Watch])
+@pytest.mark.parametrize(
+    "cls",
+    [scopelog.Session, scopelog.SessionReader, scopelog.SessionFollower, scopelog.Store, scopelog.Watch],
+)
 def test_every_method_is_in_the_guide(cls: type) -> None:
     for name in vars(cls):
         if not name.startswith("_"):
@@ -155,6 +158,9 @@ def test_every_field_of_a_result_is_in_the_guide(cls: type) -> None:
     [
         scopelog.Element,
         scopelog.Entry,
+        scopelog.Base,
+        scopelog.Records,
+        scopelog.Retired,
         scopelog.ListBase,
         scopelog.ValueBase,
         scopelog.Changed,
@@ -208,7 +214,7 @@ def test_what_the_readme_quotes_of_the_assumptions_carries_their_numbers() -> No
     assert f"{failure[1]}. A failed `fdatasync` may have dropped" in FORMAT
 
 
-@pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.Store])
+@pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.SessionFollower, scopelog.Store])
 def test_every_method_has_a_docstring(cls: type) -> None:
     for name, member in inspect.getmembers(cls, inspect.isfunction):
         if not name.startswith("_") and name not in ("close",):

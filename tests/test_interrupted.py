@@ -138,6 +138,8 @@ CALLS: Final[dict[str, Callable[[Rig], object]]] = {
     "flush": lambda rig: rig.session.flush(Durability.POWER),
     "retirement": Rig.retire,
     "reads": Rig.fold,
+    "compaction": lambda rig: rig.session.compact(),
+    "compaction of a scope": lambda rig: rig.session.compact(SCOPE),
     "window": Rig.window,
 }
 CLOSING: Final[dict[str, Callable[[Rig], object]]] = {

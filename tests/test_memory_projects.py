@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scopelog import HandleClosed
 from scopelog.clients.memory.config import MemoryConfig
 from scopelog.clients.memory.errors import (
     EngramError,
@@ -327,7 +328,7 @@ def test_closing_gives_up_a_question_in_flight() -> None:
         while not asked.asked:
             await asyncio.sleep(0)
         await gate.aclose()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(HandleClosed):
             await task
 
     run(main)

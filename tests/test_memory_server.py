@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scopelog import HandleClosed
 from scopelog.clients.memory.config import MemoryConfig
 from scopelog.clients.memory.errors import EngramError, RequestRefused, ServerRefused, ServerUnavailable
 from scopelog.clients.memory.processes import EngramProcess, ask
@@ -359,7 +360,7 @@ def test_closing_ends_a_start_in_flight_and_its_child() -> None:
             await asyncio.sleep(0)
         await rig.keeper.aclose()
         assert isinstance(rig.child, FakeChild) and rig.child.terminated
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(HandleClosed):
             await task
 
     run(main)
@@ -555,7 +556,7 @@ def test_an_abandoned_child_is_terminated(tmp_path: Path) -> None:
         start = asyncio.create_task(keeper.ensure())
         await until(lambda: len(real.binary.running()) == 1)
         await keeper.aclose()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(HandleClosed):
             await start
         await until(lambda: not real.binary.running())
 

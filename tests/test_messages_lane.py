@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from scopelog.clients.messages import (
 )
 from scopelog.clients.messages.places import assistant_output, tool_output
 from scopelog.delta import UNDEFINED, Decoder, apply
+from scopelog_engine import compacting
 from tests.test_messages_recovery import Rig, frames_of, message_of, text_of
 
 
@@ -220,6 +222,7 @@ def test_a_window_becomes_one_element(store_path: Path) -> None:
 def test_a_stream_is_rebased_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A base once the bytes since the last exceed the least and eight times that base; reading begins there."""
     monkeypatch.setattr(streams, "REBASE_BYTES", 2000)
+    monkeypatch.setattr(streams.Stream, "_rotate", lambda stream, base: None)  # else nothing stands before the last
     rig = Rig()
     response = rig.lane.begin("op").response("e")
     for frame in frames_of(""):
@@ -239,6 +242,33 @@ def test_a_stream_is_rebased_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) 
     assert spent < sum(size for _, size in sizes) / 2
     (found,) = recover(rig.session)
     assert found.response is not None and found.response.fold == response.message
+
+
+def test_an_operation_that_streams_for_long_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands before the last base is trimmed, and the log compacted when it has grown; a crash costs nothing."""
+    monkeypatch.setattr(streams, "REBASE_BYTES", 2000)
+    monkeypatch.setattr(compacting, "ROTATE_BYTES", 20_000)
+    calls: list[Callable[[], None]] = []
+    monkeypatch.setattr(compacting, "COMPACTORS", SimpleNamespace(submit=calls.append))
+    rig = Rig()
+    sink = rig.lane.begin("op").tool("call", max_bytes=1000)
+    longest = rotated = 0
+    for number in range(6000):
+        sink.write(f"line {number} of the output\n")
+        if number % 3 == 0:
+            rig.clock.advance(0.1)
+        while calls:
+            calls.pop()()
+            rotated += 1
+        if number % 100 == 0:
+            with rig.store.reader("s") as reader:
+                longest = max(longest, reader.stats()["log_bytes"])
+    rig.session.flush()
+    assert rotated > 3 and longest < 60_000
+    elements = rig.session.read(tool_output("op", "call"))
+    assert elements[0].tag == "base" and [e.tag for e in elements].count("base") == 1
+    (found,) = recover(rig.session)
+    assert found.tools[0].output["text"] == sink.text
 
 
 def test_a_failed_append_is_made_good_by_a_base() -> None:

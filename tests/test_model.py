@@ -19,7 +19,7 @@ from fuzz.simdisk import CrashPolicy, KeepAll, LoseAll, Prefix, RandomLoss, SimD
 from scopelog import Durability, OpenFailed, Store, StoreLocked
 from tests.model import Spec
 from tests.model_handles import PATH, SCOPES, Settings, random_identities, steady_identities
-from tests.model_machine import LEVELS, WRITES, SessionRules
+from tests.model_machine import LEVELS, SIDS, WRITES, SessionRules
 from tests.model_rig import Rig
 
 POLICIES: st.SearchStrategy[CrashPolicy] = st.one_of(
@@ -73,6 +73,13 @@ class StoreMachine(SessionRules):
                 second.session("s")
             with pytest.raises(StoreLocked if "s" in second.sessions() else OpenFailed):
                 second.delete_session("s")
+
+    # --- growth
+
+    @rule(sid=SIDS, scope=st.sampled_from(SCOPES))
+    def compact(self, sid: str, scope: str) -> None:
+        self.ready(sid)
+        self.rig.compact(sid, scope)
 
     # --- trouble
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from scopelog import (
     SESSION,
+    Base,
     Changed,
+    Deleted,
     Durability,
     Element,
     Ended,
@@ -13,9 +15,13 @@ from scopelog import (
     Json,
     List,
     ListBase,
+    LogRecord,
+    Position,
     Receipt,
+    Records,
     Scope,
     Session,
+    SessionFollower,
     SessionReader,
     SessionScope,
     Store,
@@ -66,6 +72,25 @@ def writes_are_invariant_in_their_scope(one: Write[SessionScope], other: Write[E
     wider: Write[Scope] = one  # refused
     narrower: Write[SessionScope] = other  # refused
     assert wider and narrower
+
+
+def following(follower: SessionFollower) -> None:
+    for event in follower:
+        if isinstance(event, Base):
+            reader: SessionReader = event.reader
+            reader.close()
+        elif isinstance(event, Records):
+            records: list[LogRecord] = event.records
+            assert records
+        elif not isinstance(event, Deleted):
+            retired: str = event.scope
+            assert retired
+        assert event.position  # refused
+    saved: str = str(follower.position)
+    with Store.open("path") as store:
+        store.follow("id", saved, durable=True, scope=SESSION)
+        store.follow("id", Position.parse(saved), scope=ephemeral("op"))
+        store.follow("id", 3)  # refused
 
 
 def stores() -> None:

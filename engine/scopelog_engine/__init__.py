@@ -13,14 +13,16 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
       logindex, index                  all of a store
     scan, survey, handle, answers,   reading: following the chain, finding the end, the open file, answering from a log
       view, info, glance               and telling what a session is without its history
-    syncing, logfile                 writing one log: what is known to be on disk; append, roll back, close
+    syncing, logfile, compact        writing one log: what is known to be on disk; append, roll back, close; anew
     lock, recovery, opening          taking a session over
     loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is
     feeds, scope, staging, state,    a session: what watchers follow, what waits, how it is joined, what all its parts
       publishing, retiring, looping,   share, what watchers are told, how scopes end, what loops do for it, who stores,
-      storing, reading, watching,      how it is read, watched and written, by threads and by tasks
-      writer, awaiting
-    reader, check                    other readers; proof of soundness
+      storing, reading, compacting,    how it is read, compacted, watched and written, by threads and by tasks
+      watching, writer, awaiting
+    reader, check, copying           other readers; proof of soundness; copies, and evidence thrown away
+    position, cursor, lives, follow, following a session from another process: how far, each log, each life; learning
+      notify                           when to look
     catalogue, rebuild               all sessions at a glance; the index derived again
     environment, store               a directory of sessions
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .codec import compress
-from .frame import NO_MARK, encode_frame
+from .frame import NO_MARK, Frame, encode_frame
 from .header import Header, encode_header
 from .layout import FRAME_TARGET_BYTES, KIND_BATCH, KIND_CLOSE, KIND_INDEX
 from .lines import Line, Note, encode_line, new_tuple
@@ -80,28 +80,48 @@ class Batch:
                 text = encode_line(group[0], base, milliseconds, tail.table, notes)
             else:
                 text = b"".join([encode_line(line, base, milliseconds, tail.table, notes) for line in group])
-            first, last = group[0].first, group[-1].last
-            if first <= self._sequence or len(text) > self._limit:
-                raise AssertionError(
-                    f"sequence {first} after {self._sequence}, or {len(text)} bytes: not a legal frame"
-                )
-            self._sequence = last
-            offset = self.end
-            data = self._add(
-                KIND_BATCH,
-                first,
-                last,
-                len(group),
-                len(text),
-                compress(text, waiting=waiting, crowd=crowd or (waiting and len(group) > CROWD)),
-                self._mark,
-            )
-            span = new_tuple(Span, (offset, len(data), first, last, len(group), self._mark, wall_ms))
-            self.spans.append((span, data))
-            self.notes.append(notes)
+            payload = compress(text, waiting=waiting, crowd=crowd or (waiting and len(group) > CROWD))
+            self.add_text(group[0].first, group[-1].last, len(group), len(text), payload, notes, wall_ms)
 
-    def close(self, mark: int) -> bytes:
-        """The closing frame: everything before ``mark`` is durable."""
+    def add_text(
+        self, first: int, last: int, commits: int, raw_length: int, payload: bytes, notes: list[Note], wall_ms: int
+    ) -> None:
+        """A batch frame of lines that are encoded and compressed. ``wall_ms``: of the last one."""
+        if first <= self._sequence or raw_length > self._limit:
+            raise AssertionError(f"sequence {first} after {self._sequence}, or {raw_length} bytes: not a legal frame")
+        self._sequence = last
+        offset = self.end
+        data = self._add(KIND_BATCH, first, last, commits, raw_length, payload, self._mark)
+        span = new_tuple(Span, (offset, len(data), first, last, commits, self._mark, wall_ms))
+        self.spans.append((span, data))
+        self.notes.append(notes)
+
+    def carry_over(self, frame: Frame, payload: bytes) -> tuple[Span, bytes]:
+        """A frame of a kind that this release does not know, as it was, in its new place."""
+        offset = self.end
+        holds = frame.commits > 0
+        first, last = (frame.first, frame.last) if holds else (self._sequence, self._sequence)
+        self._sequence = last
+        data = self._add(frame.kind, first, last, frame.commits, frame.raw_length, payload, self._mark)
+        return Span(offset, len(data), first, last), data
+
+    def carry_bytes(self, data: bytes) -> Span:
+        """Foreign skippable frames, as they were. A frame must follow."""
+        self._frames.append(data)
+        self.end += len(data)
+        return Span(self.end - len(data), len(data), 0, 0)
+
+    def take(self) -> bytes:
+        """The bytes so far, which leave the batch."""
+        data = self.data()
+        self._frames, self.spans, self.notes = [], [], []
+        return data
+
+    def close(self, mark: int, sequence: int | None = None) -> bytes:
+        """The closing frame: everything before ``mark`` is durable. ``sequence``: the last one, if it is none of those
+        that the frames hold."""
+        if sequence is not None:
+            self._sequence = max(self._sequence, sequence)
         return self._add(KIND_CLOSE, self._sequence, self._sequence, 0, 0, b"", mark)
 
     def _add(self, kind: int, first: int, last: int, commits: int, raw_length: int, payload: bytes, mark: int) -> bytes:

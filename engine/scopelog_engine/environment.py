@@ -22,12 +22,15 @@ class Settings:
 
     ``window``: seconds from the first pending element to its flush. ``session_level``, ``scope_level``: what
     durability the two kinds of scope run at. ``pending_bytes``: bound of what may wait, text and bookkeeping.
+    ``compact_growth``: a log that has grown to so many times its length after the last compaction is compacted, by a
+    thread; 0: none is.
     """
 
     window: float = 0.1
     session_level: Durability = Durability.POWER
     scope_level: Durability = Durability.PROCESS
     pending_bytes: int = 4 * 1024 * 1024
+    compact_growth: float = 0.0
 
 
 class Scheduled(Protocol):

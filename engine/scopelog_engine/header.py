@@ -42,7 +42,12 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     """``time`` is in ms since 1970; lines count from it. Sequences: ``base`` is the session's last durable one when
     the file began; of a scope, ``first`` is the first sequence of this life and ``after`` the retirement that it
-    follows (0: none)."""
+    follows (0: none).
+
+    Of a compacted log: of the records up to ``high`` (the last of epoch ``high_epoch``) those that were no longer
+    needed are missing; ``updated`` is the time of the last line before. In main, lives that began at or below
+    ``floor`` are over but for ``lives`` (their first sequences), whatever retirements stand behind.
+    """
 
     scopelog: tuple[int, int]  # format major and minor
     kind: str
@@ -54,7 +59,16 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     first: int = 0
     after: int = 0
     generation: int = 0
+    high: int = 0
+    high_epoch: int = 0
+    updated: int = 0
+    floor: int = 0
+    lives: tuple[int, ...] = ()
     limits: Limits = Limits()
+
+    def ended(self, first: int) -> int:
+        """The sequence at which a life that began at ``first`` had ended, 0 if the floor does not say that it had."""
+        return self.floor if first <= self.floor and first not in self.lives else 0
 
 
 def new_header(

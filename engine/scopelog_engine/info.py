@@ -29,7 +29,8 @@ class SessionInfo(NamedTuple):
     (the last commit or window of the session scope): ms since 1970, 0 if there was none. ``commits``: commits and
     windows. ``elements``: appended to lists, those dropped since included. ``frames``: what they stand in.
     ``syncs``: those that the log itself proves, by a mark in a later frame; the newest one has none yet unless the
-    session was closed. ``bytes``: of the main log, without preallocated space.
+    session was closed. ``bytes``: of the main log, without preallocated space. Of a compacted log all counts are of
+    what it holds.
     """
 
     id: str
@@ -58,7 +59,7 @@ def info_of(view: LogView, session: str) -> SessionInfo:
         name if isinstance(name, str) else None,
         labels if isinstance(labels, dict) else {},
         view.header.time,
-        totals.time,
+        max(totals.time, view.header.updated),
         totals.commits,
         totals.elements,
         totals.frames,

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 from .errors import InvalidId
 
 FORMAT_MAJOR: Final = 1
-FORMAT_MINOR: Final = 1
+FORMAT_MINOR: Final = 2
 
 # --- magic numbers (little endian on disk) -----------------------------------------------------
 # zstd reserves 0x184D2A50 to 0x184D2A5F for skippable frames; the low nibble is our frame kind.

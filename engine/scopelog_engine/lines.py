@@ -208,11 +208,15 @@ def _window_items(entries: Sequence[Any], items: list[bytes], table: AddressTabl
 def _commit_items(writes: Sequence[Write], items: list[bytes], table: AddressTable, notes: list[Note]) -> None:
     run: list[bytes] = []
     run_address: Address | None = None
-    for sequence, code, address, body, argument in writes:  # their sequences have no gaps
+    expected = writes[0][0]
+    for sequence, code, address, body, argument in writes:
         joins = code == APPEND and argument is None
-        if run and not (joins and address == run_address):
-            _end_run(run, run_address, sequence, table, items, notes)
+        if run and not (joins and address == run_address and sequence == expected):
+            _end_run(run, run_address, expected, table, items, notes)
             run = []
+        if sequence != expected:  # what stood between has been compacted away
+            items.append(b"%d" % (sequence - expected))
+        expected = sequence + 1
         if joins:
             run.append(body)
             run_address = address
@@ -232,7 +236,7 @@ def _commit_items(writes: Sequence[Write], items: list[bytes], table: AddressTab
         else:
             items.append(b'["t",%d,%b]' % (number, _json(argument)))
     if run:
-        _end_run(run, run_address, writes[-1][0] + 1, table, items, notes)
+        _end_run(run, run_address, expected, table, items, notes)
 
 
 _json = msgspec.json.Encoder().encode
@@ -268,15 +272,19 @@ def _lines_of(raw: bytes) -> list[Any]:
             ) from None
 
 
-def decode_lines(raw: bytes, base: int, base_time: int, table: dict[int, Address]) -> Iterator[Record]:
+def decode_lines(
+    raw: bytes, base: int, base_time: int, table: dict[int, Address], unknown: list[object] | None = None
+) -> Iterator[Record]:
     """The records of one frame's raw payload, in order. ``table`` gains the addresses defined on the way.
 
     ``base`` and ``base_time`` are the header's first sequence and its time.
 
-    Raises :class:`BadLine` where known codes are misused; unknown codes and lines are skipped.
+    Raises :class:`BadLine` where known codes are misused; unknown codes and lines are skipped, and put in ``unknown``.
     """
     for line in _lines_of(raw):
         if not isinstance(line, list) or len(line) < 2 or type(line[0]) is not int or type(line[1]) is not int:
+            if unknown is not None:
+                unknown.append(line)
             continue  # a line of a kind this release does not know
         sequence = base + line[0]
         time = base_time + line[1]
@@ -310,6 +318,8 @@ def decode_lines(raw: bytes, base: int, base_time: int, table: dict[int, Address
                 yield Record(sequence, RETIRE, None, None, item[1], time)
             elif code in (TAGGED, SET, DELETE, TRIM, RETIRE):
                 raise BadLine(f"an item with code {code!r} is malformed")
+            elif unknown is not None:
+                unknown.append(item)
             sequence += 1
 
 

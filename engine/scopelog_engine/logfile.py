@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -69,6 +70,8 @@ class LogFile(SyncedLog):
         self.last_sequence = sequence
         self.durable_sequence = 0
         self.epoch_durable = False  # whether a synced frame carries this epoch
+        self.compact_at = math.inf  # a length that asks for a compaction
+        self.compacted_to = 0  # its length after the last one in this process
         self.closing: tuple[int, bytes] | None = None  # the closing frame that this process has written, and where
         self._by_rename = by_rename
         self._digest = digest_of(header)
@@ -116,12 +119,14 @@ class LogFile(SyncedLog):
         log._previous = survey.last.checksum
         log._size = size
         log.clean = survey.clean and log._size == survey.end
+        log.frame_epoch = survey.last.epoch
         log.durable = survey.end if proved else survey.mark
         log.durable_sequence = survey.last.last if proved or survey.clean else survey.marked_sequence
         log._rewrite_from = None if proved else survey.mark
         handle.unsynced = not proved and not log.clean
-        if survey.mark:
-            log._names_synced = True  # a mark is written only after they were
+        # A mark is written only after they were; but in a compacted log its closing frame has one before its rename is
+        # durable, and whoever renamed it may have died then.
+        log._names_synced = survey.mark > 0 and survey.header.generation == 0
         return log
 
     # --- append ---------------------------------------------------------------------------------
@@ -286,6 +291,7 @@ class LogFile(SyncedLog):
         self.counters.frames += len(batch.spans)
         self.touched = True
         self.clean = False
+        self.frame_epoch = self.epoch
         view.handle.unsynced = self.durable < batch.end
         view.end = batch.end  # the commit point in memory: only the flags may follow
         self._adopting = False

@@ -115,6 +115,7 @@ class LogIndex:
         self._refused: set[int] = set()  # checksums of roots that proved to be of no use
         self._busy = threading.Lock()
         self._deleted = False
+        self._due_first = due_at
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -143,9 +144,10 @@ class LogIndex:
         self._due(tree.root.end)
 
     def forget(self, *, deleted: bool = False) -> None:
-        """What was known is no longer so; ``deleted``: nor is the log, and no checkpoint is made of it any more."""
+        """What was known is no longer so: the log was compacted; or ``deleted``: no checkpoint is made of it then."""
         self._trees = ()
         self._looked = False
+        self.due_at = self._due_first
         self._deleted = self._deleted or deleted
 
     def covered(self) -> int:

@@ -23,7 +23,7 @@ from .errors import (
     ReadFailed,
     ScopelogError,
 )
-from .fs import FileSystem
+from .fs import FileSystem, Readable
 from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, Header, check_owner
 from .info import SessionInfo, info_of
@@ -32,7 +32,7 @@ from .lines import Address, Record
 from .logindex import LogIndex
 from .recovery import NO_RESOURCES
 from .scope import SESSION
-from .survey import Survey, survey
+from .survey import Survey, read_header, survey
 from .view import LogView, bounds, page
 
 _ATTEMPTS: Final = 16
@@ -60,13 +60,38 @@ class _Snapshot:
             handle.close()
 
 
+class _Bounded:
+    """A file that seems to end at ``end``."""
+
+    def __init__(self, file: Readable, end: int) -> None:
+        self._file = file
+        self._end = end
+
+    def pread(self, length: int, offset: int) -> bytes:
+        return self._file.pread(max(0, min(length, self._end - offset)), offset)
+
+    def size(self) -> int:
+        return min(self._file.size(), self._end)
+
+
 class Reader:
-    """One session as it stood when the reader was opened, or last refreshed."""
+    """One session as it stood when the reader was opened, or last refreshed.
+
+    ``durable``: of each log only what a durable mark in it proves, which no crash takes back.
+    """
 
     def __init__(
-        self, fs: FileSystem, directory: str, *, store: str, session: str, index: LogIndex | None = None
+        self,
+        fs: FileSystem,
+        directory: str,
+        *,
+        store: str,
+        session: str,
+        index: LogIndex | None = None,
+        durable: bool = False,
     ) -> None:
         self.session = session
+        self._durable = durable
         self._index = index
         self._fs = fs
         self._directory = directory
@@ -139,7 +164,8 @@ class Reader:
             return True
         for view, found in lives:
             scope = found.header.scope
-            if retired.get(scope, 0) <= found.header.first and scope not in fresh.views:
+            ended = max(retired.get(scope, 0), main.header.ended(found.header.first))
+            if ended <= found.header.first and scope not in fresh.views:
                 fresh.views[scope], fresh.surveys[scope] = view, found
         return True
 
@@ -149,6 +175,10 @@ class Reader:
         fresh.handles.append(handle)
         with handle.pin() as file:
             found = survey(file, path, judge=False)
+            if self._durable:  # a mark above 0 proves the file's name as well
+                mark = found.mark or read_header(file, path)[1].end
+                bounded = survey(_Bounded(file, mark), path, judge=False)
+                found = bounded._replace(mark=found.mark, marked_sequence=bounded.last.last)
         check_owner(found.header, path, kind=kind, store=self._store, session=self.session)
         view = LogView.of_survey(handle, path, found)
         view.index = self._index if kind == KIND_MAIN else None
@@ -260,6 +290,13 @@ class Reader:
 
     # --- state ------------------------------------------------------------------------------------
 
+    def logs(self) -> list[tuple[str, LogView, Survey]]:
+        """Scope, view and survey of main and of every living scope. Raises what hides which scopes are alive."""
+        now = self._snapshot()
+        if now.undecided is not None:
+            raise now.undecided.again() from now.undecided
+        return [(scope, view, now.surveys[scope]) for scope, view in now.views.items()]
+
     def info(self) -> SessionInfo:
         """What main says of the session at a glance."""
         return self._answer(lambda: info_of(self._snapshot().views[SESSION], self.session))
@@ -288,6 +325,11 @@ class Reader:
         if found is None:
             return 0
         return found.last.last if level is Durability.PROCESS else found.marked_sequence
+
+    @property
+    def main(self) -> LogView:
+        """Main as it stood."""
+        return self._snapshot().views[SESSION]
 
     @property
     def header(self) -> Header:

@@ -266,7 +266,7 @@ def _tell_apart(
         retired = main.retired_since(candidates[0].first, {car.scope for car in candidates})
     owner: dict[str, Sidecar] = {}
     for car in candidates:
-        boundary = retired.get(car.scope, 0)
+        boundary = max(retired.get(car.scope, 0), main.header.ended(car.first) if main is not None else 0)
         if boundary > car.first:
             car.retired = boundary
             result.dead.append(car)

@@ -136,6 +136,7 @@ class SessionState(ABC):
         self._requests: list[Request] = []  # of tasks that wait for something else
         self._unusable: ScopelogError | None = None
         self._closing = 0  # the thread that is closing
+        self._compacting = 0  # the thread that compacts
         self._ended: ScopelogError | None = None  # what had ended the handle before it was closed
         self._letting_go = False
         self._closed = False

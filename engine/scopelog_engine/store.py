@@ -17,11 +17,13 @@ from typing import Final
 from .catalogue import Catalogue, Tell
 from .check import Finding, check_store
 from .clock import Clock, SystemClock
+from .copying import copy_session, tidy_session
 from .environment import Scheduled, Settings
 from .errors import (
     CorruptLog,
     HandleClosed,
     HandleForked,
+    InvalidInput,
     NoSuchSession,
     NotAStore,
     OpenFailed,
@@ -30,6 +32,7 @@ from .errors import (
     UnsupportedPlatform,
     WriteFailed,
 )
+from .follow import Follower
 from .fs import FileSystem, OsFileSystem, write_all
 from .header import KIND_STORE, encode_header, new_header
 from .index import StoreIndex
@@ -50,6 +53,7 @@ from .looping import GRACE
 from .loops import running_loop
 from .opening import open_session
 from .pace import Pace
+from .position import Position
 from .reader import Reader
 from .survey import read_header
 from .workers import WRITERS
@@ -156,6 +160,26 @@ class Store:
         index = self.index.log(os.path.basename(directory)) if self.index is not None else None
         return Reader(self.fs, directory, store=self.identity, session=session, index=index)
 
+    def follow_session(
+        self, session: str, position: Position | None = None, *, durable: bool = False, scope: str | None = None
+    ) -> Follower:
+        """See :class:`Follower`. Raises :class:`NoSuchSession` if there is none and no position in it."""
+        self._check()
+        directory = self.directory(check_id("session", session))
+        if position is None and not self.fs.exists(os.path.join(directory, MAIN_FILE)):
+            raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions")
+        index = self.index.log(os.path.basename(directory)) if self.index is not None else None
+        return Follower(
+            self.fs,
+            directory,
+            store=self.identity,
+            session=session,
+            index=index,
+            position=position,
+            durable=durable,
+            scope=scope,
+        )
+
     def directory(self, session: str) -> str:
         return os.path.join(self.path, session_dir_name(session))
 
@@ -192,6 +216,18 @@ class Store:
             self._empty(grave)
         finally:
             lock.release()
+
+    def copy_session(self, session: str, new: str, upto: int | None = None) -> int:
+        """Copy a session scope, up to a sequence, into a new session. Returns its last sequence."""
+        self._check()
+        if check_id("session", session) == check_id("session", new):
+            raise InvalidInput(f"{session!r} cannot be copied onto itself", "choose another id")
+        return copy_session(self, session, new, upto)
+
+    def tidy_session(self, session: str) -> list[str]:
+        """Remove what recoveries of a session have kept aside. Returns the paths."""
+        self._check()
+        return tidy_session(self, check_id("session", session))
 
     def check(self, session: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :func:`check.check_store`."""

@@ -10,10 +10,13 @@ settled; settling is done from what the log itself says, may be done twice, and 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from .durability import Durability
@@ -35,9 +38,11 @@ from .scope import (
 )
 from .staging import join, window_lines
 from .state import Outcome, Work, staged_bytes, staged_of
+from .workers import COMPACTORS
 
 _log = logging.getLogger(__name__)
 _DOOMED_LIMIT: Final = 128  # files of retired scopes that wait for a sync, before one is made for them
+COMPACT_BYTES: Final = 1024 * 1024  # a log below this is not compacted by itself
 _CROWD: Final = 4  # scopes stored in one go from which on they are a crowd
 PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
@@ -349,7 +354,7 @@ class Storing(Looping):
             after=0 if main else self._undurable.get(state.scope, 0),
         )
         directory = self.directory
-        return LogFile(
+        log = LogFile(
             env.fs,
             os.path.join(directory, MAIN_FILE if main else scope_file_name(first)),
             header,
@@ -360,6 +365,17 @@ class Storing(Looping):
             sync_parents=(lambda: env.sync_names(directory)) if main else (lambda: env.fs.sync_dir(directory)),
             by_rename=main,
         )
+        self._plan_compaction(log, 0)
+        return log
+
+    def _plan_compaction(self, log: LogFile, length: int) -> None:
+        """Have the log compacted once it has grown from ``length`` as much as the settings say, if they do."""
+        growth = self.settings.compact_growth
+        log.compact_at = max(COMPACT_BYTES, growth * length) if growth else math.inf
+
+    @abstractmethod
+    def _compact_soon(self, log: LogFile, scope: str) -> None:
+        """Compact a log that has grown. In a thread of its own."""
 
     def _settle(self, work: Work, outcome: Outcome) -> None:
         """Bring memory in line with the disk and answer the tickets. Holds ``_lock``; may be done twice."""
@@ -391,6 +407,10 @@ class Storing(Looping):
         index = self._index if state is self._main else None
         if index is not None and log is not None and log.touched and log.durable >= index.due_at:
             index.ask(log.view, log.durable)
+        if log is not None and log.end >= log.compact_at and not state.gone:
+            log.compact_at = math.inf  # until that is done
+            if not COMPACTORS.submit(partial(self._compact_soon, log, state.scope)):
+                self._plan_compaction(log, log.end)
         for commit in work.commits:
             if commit.retires:
                 self._end_retirement(commit, stored, error if isinstance(error, OutcomeUnknown) else None)

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from .environment import Counters
-from .errors import CorruptLog, LogPoisoned, OutcomeUnknown, ReadFailed, WriteFailed
+from .errors import CorruptLog, HandleFenced, LogPoisoned, OutcomeUnknown, ReadFailed, WriteFailed
 from .fs import File, read_all, write_all
 from .handle import Pin
 from .view import LogView
@@ -47,6 +47,8 @@ class SyncedLog:
         self.counters = counters
         self.touched = False  # whether this process has appended or repaired
         self.clean = False  # whether the log ends with a closing frame
+        self.frame_epoch = 0  # of the last frame
+        self.replaced = False  # compacted: the path names another file now, or will
         self._monotonic = monotonic
         self._sync_parents = sync_parents
         self._names_synced = False
@@ -109,6 +111,8 @@ class SyncedLog:
 
     def check(self) -> None:
         """Raise if the log takes no more writes."""
+        if self.replaced:
+            raise HandleFenced(f"{self.path} was compacted, and this is the file before", "open the session again")
         if self.poison is not None:
             raise LogPoisoned(
                 f"an earlier sync of {self.path} failed ({self.poison})",
@@ -135,6 +139,15 @@ class SyncedLog:
         except OSError as error:
             raise self._poisoned(error) from error
         self._names_synced = True
+
+    def sync_name(self) -> None:
+        """Make the file's name durable. A failure poisons the log: :class:`OutcomeUnknown`."""
+        if not self._names_synced:
+            self._sync_names()
+
+    def names_changed(self) -> None:
+        """The file has been given its name, or will be: that is not durable yet."""
+        self._names_synced = False
 
     def _poisoned(self, error: OSError) -> OutcomeUnknown:
         self.poison = error

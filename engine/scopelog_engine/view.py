@@ -202,17 +202,7 @@ class LogView(Answers):
         """Records of one frame, whose definitions are added to ``numbers``. An index frame clears them."""
         if frame.kind == KIND_INDEX:
             numbers.clear()
-        if frame.kind != KIND_BATCH:
-            return []
-        try:
-            raw = decompress(payload, frame.raw_length, self.header.limits.frame_bytes())
-            records = list(decode_lines(raw, self.header.first, self.header.time, numbers))
-        except (BadPayload, BadLine) as error:
-            raise self._corrupt(frame.offset, frame.first - 1, str(error), "content") from None
-        if records and (records[0].sequence < frame.first or records[-1].sequence > frame.last):
-            detail = "its lines and its envelope name different sequences"
-            raise self._corrupt(frame.offset, frame.first - 1, detail, "sequence")
-        return records
+        return decode_batch(frame, payload, self.header, self.path, numbers) if frame.kind == KIND_BATCH else []
 
     def _corrupt(self, offset: int, sequence: int, detail: str, reason: str) -> CorruptLog:
         return CorruptLog(path=self.path, offset=offset, sequence=max(sequence, 0), reason=reason, detail=detail)
@@ -267,6 +257,21 @@ class LogView(Answers):
             raise CorruptLog(
                 path=self.path, offset=walk.offset, sequence=sequence, reason=fault.name.lower(), detail=fault.value
             )
+
+
+def decode_batch(frame: Frame, payload: bytes, header: Header, path: str, numbers: dict[int, Address]) -> list[Record]:
+    """Records of a batch frame of the log of that header, whose definitions are added to ``numbers``."""
+    reason = "content"
+    try:
+        raw = decompress(payload, frame.raw_length, header.limits.frame_bytes())
+        records = list(decode_lines(raw, header.first, header.time, numbers))
+    except (BadPayload, BadLine) as error:
+        detail = str(error)
+    else:
+        if not records or (frame.first <= records[0].sequence and records[-1].sequence <= frame.last):
+            return records
+        reason, detail = "sequence", "its lines and its envelope name different sequences"
+    raise CorruptLog(path=path, offset=frame.offset, sequence=max(frame.first - 1, 0), reason=reason, detail=detail)
 
 
 def bounds(cursor: int | None, descending: bool) -> tuple[int, int]:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
+from .compacting import Compacting
 from .errors import HandleClosed
 from .feeds import Feed, ScopeFeeds
 from .lines import LIST, Address, Record
-from .reading import Reading, merged
+from .reading import merged
 from .scope import Commit, ScopeState, Staged
 from .view import LogView
 
@@ -69,7 +70,7 @@ def in_order(records: list[Record], wanted: Wanted) -> list[Record]:
     return records if wanted.last is None else records[::-1]
 
 
-class Watching(Reading):
+class Watching(Compacting):
     """The part of a session that lets others watch."""
 
     def watch(self, watcher: object, wanted: Wanted, after: tuple[str, int] | None = None) -> Looked | tuple[Feed, int]:

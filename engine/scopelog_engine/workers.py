@@ -75,8 +75,10 @@ class Workers:
 
 WRITERS: Final = Workers()  # store what sessions were asked to store
 WORKERS: Final = Workers()  # run calls for tasks; those may take long
+COMPACTORS: Final = Workers(1)  # compact logs that have grown
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=WRITERS.after_fork)
     os.register_at_fork(after_in_child=WORKERS.after_fork)
+    os.register_at_fork(after_in_child=COMPACTORS.after_fork)

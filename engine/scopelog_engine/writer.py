@@ -107,6 +107,7 @@ class Writer(Watching):
         if state is None:
             state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
         state.log = log
+        self._plan_compaction(log, log.end if log.header.generation else 0)
 
     def doom(self, scope: str, path: str, boundary: int) -> None:
         """Unlink a dead sidecar once its retirement is durable."""
@@ -346,6 +347,8 @@ class Writer(Watching):
                 self._closing = me
                 # Refuse admissions first: what comes after the flush would be lost.
                 self._end(HandleClosed(f"the session {self.session!r} was closed", "open it again"))
+                while self._compacting not in (0, me):
+                    self._wait()
             failure = self._close(ended, force)
         finally:
             kept: BaseException | None = None

@@ -4,7 +4,9 @@ Layout::
 
     store       Store: a directory of sessions
     session     Session, SessionReader and what they return
-    aio         AsyncStore, AsyncSession, AsyncSessionReader: the same for asyncio, imported from there
+    follow      SessionFollower and its events: what another process writes, as it becomes visible
+    aio         AsyncStore, AsyncSession, AsyncSessionReader, AsyncSessionFollower: the same for asyncio, imported from
+                there; aio_follow is its part
     addresses   value(), list_of(), ephemeral(); Value, List, Write and the scopes they belong to
     results     what reads return
     watching    Watch and its events: live views of a value or a list
@@ -24,9 +26,11 @@ from __future__ import annotations
 
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import ManualClock, SystemClock
+from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery, SetAside, TornTail
 from scopelog_engine.scope import Coalescer
@@ -61,6 +65,7 @@ from .errors import (
     UnsupportedPlatform,
     WriteFailed,
 )
+from .follow import Base, Deleted, FollowEvent, Records, Retired, SessionFollower
 from .results import Element, Entry
 from .session import LogRecord, Session, SessionReader
 from .store import Store
@@ -70,11 +75,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SESSION",
+    "Base",
     "Change",
     "Changed",
     "Coalescer",
     "CoalescerFailed",
+    "Compacted",
     "CorruptLog",
+    "Deleted",
     "Durability",
     "DurabilityError",
     "Element",
@@ -83,6 +91,7 @@ __all__ = [
     "Entry",
     "EphemeralScope",
     "Finding",
+    "FollowEvent",
     "ForeignFile",
     "HandleClosed",
     "HandleFenced",
@@ -106,13 +115,17 @@ __all__ = [
     "NotAStore",
     "OpenFailed",
     "OutcomeUnknown",
+    "Position",
     "ReadFailed",
     "Rebuilt",
     "Receipt",
+    "Records",
     "Recovery",
+    "Retired",
     "Scope",
     "ScopelogError",
     "Session",
+    "SessionFollower",
     "SessionInfo",
     "SessionReader",
     "SessionScope",

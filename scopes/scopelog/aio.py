@@ -16,16 +16,19 @@ from typing import Any, Final, Self, TypeVar, overload
 from scopelog_engine.awaiting import AsyncWriter, in_thread
 from scopelog_engine.check import Finding
 from scopelog_engine.clock import Clock
+from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidInput, ScopelogError
 from scopelog_engine.fs import FileSystem
 from scopelog_engine.info import SessionInfo
+from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery
 from scopelog_engine.writer import Receipt
 
 from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_tag
+from .aio_follow import AsyncSessionFollower
 from .aio_watching import AsyncSessionSource, AsyncWatch
 from .listing import Sort
 from .metadata import KEEP, Keep, changes_of_metadata
@@ -49,7 +52,7 @@ from .watching import LIMIT, Changed, ListBase, ValueBase, wanted_of
 _AT_ONCE: Final = 256
 T = TypeVar("T")
 
-__all__ = ["AsyncSession", "AsyncSessionReader", "AsyncStore", "AsyncWatch"]
+__all__ = ["AsyncSession", "AsyncSessionFollower", "AsyncSessionReader", "AsyncStore", "AsyncWatch"]
 
 
 class AsyncSession:
@@ -198,6 +201,10 @@ class AsyncSession:
         """See :meth:`Session.stats`."""
         return self.sync.stats()
 
+    async def compact(self, scope: Scope = SESSION) -> Compacted:
+        """See :meth:`Session.compact`. It runs in a thread; cancelled, it is finished first."""
+        return await in_thread(lambda: self.sync.compact(scope))
+
     async def close(self, *, force: bool = False) -> None:
         """See :meth:`Session.close`. Commits that other tasks wait for are stored first."""
         await self._writer.close(force=force)
@@ -306,6 +313,7 @@ class AsyncStore:
         durability: Durability = Durability.POWER,
         scope_durability: Durability = Durability.PROCESS,
         pending_bytes: int = 4 * 1024 * 1024,
+        compact_growth: float = 0,
         clock: Clock | None = None,
         fs: FileSystem | None = None,
     ) -> Self:
@@ -319,6 +327,7 @@ class AsyncStore:
                     durability=durability,
                     scope_durability=scope_durability,
                     pending_bytes=pending_bytes,
+                    compact_growth=compact_growth,
                     clock=clock,
                     fs=fs,
                 ),
@@ -343,6 +352,7 @@ class AsyncStore:
         durability: Durability | None = None,
         scope_durability: Durability | None = None,
         pending_bytes: int | None = None,
+        compact_growth: float | None = None,
     ) -> AsyncSession:
         """See :meth:`Store.session`."""
         return AsyncSession(
@@ -353,6 +363,7 @@ class AsyncStore:
                     durability=durability,
                     scope_durability=scope_durability,
                     pending_bytes=pending_bytes,
+                    compact_growth=compact_growth,
                 ),
                 undo=lambda session: session.close(force=True),
             )
@@ -362,6 +373,22 @@ class AsyncStore:
         """See :meth:`Store.reader`."""
         return AsyncSessionReader(
             await in_thread(lambda: self.sync.reader(session_id), undo=lambda reader: reader.close())
+        )
+
+    async def follow(
+        self,
+        session_id: str,
+        position: Position | str | None = None,
+        *,
+        durable: bool = False,
+        scope: Scope | None = None,
+    ) -> AsyncSessionFollower:
+        """See :meth:`Store.follow`."""
+        return AsyncSessionFollower(
+            await in_thread(
+                lambda: self.sync.follow(session_id, position, durable=durable, scope=scope),
+                undo=lambda follower: follower.close(),
+            )
         )
 
     async def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:
@@ -386,6 +413,14 @@ class AsyncStore:
     async def delete_session(self, session_id: str) -> None:
         """See :meth:`Store.delete_session`."""
         await in_thread(lambda: self.sync.delete_session(session_id))
+
+    async def copy(self, session_id: str, new_id: str, *, upto: int | None = None) -> int:
+        """See :meth:`Store.copy`."""
+        return await in_thread(lambda: self.sync.copy(session_id, new_id, upto=upto))
+
+    async def tidy(self, session_id: str) -> list[str]:
+        """See :meth:`Store.tidy`."""
+        return await in_thread(lambda: self.sync.tidy(session_id))
 
     async def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """See :meth:`Store.check`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, overload
 
+from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidAddress, InvalidInput, MixedCommit
@@ -259,6 +260,17 @@ class Session(_Reads):
 
     # --- state ------------------------------------------------------------------------------------
 
+    def compact(self, scope: Scope = SESSION) -> Compacted:
+        """Write the scope's log anew, without superseded values, trimmed and deleted elements and needless retirements.
+
+        Sequences, tags and times stay. Others go on writing and reading meanwhile; readers keep what they see until
+        they are refreshed. A crash leaves the old file or the new one. Returns the bytes before and after, both 0 of a
+        scope that has no log. Raises :class:`CorruptLog`, :class:`ReadFailed` or :class:`NewerFormat` for a log that
+        cannot be read, and :class:`WriteFailed`, each with nothing changed; :class:`OutcomeUnknown` if the log could
+        not be synced: the scope takes no more writes then until the session is opened again.
+        """
+        return self._writer.compact(id_of(scope))
+
     def durable_seq(self, scope: Scope = SESSION, durability: Durability | None = None) -> int:
         """Highest sequence of the scope that is stored at its level, or at ``durability`` if higher; 0 if none."""
         check_level(durability)
@@ -309,7 +321,7 @@ class SessionReader(_Reads):
         Memory does not grow with the session. Raises :class:`CorruptLog` where damage is met, after the good prefix.
         """
         for scope, record in self._reader.records():
-            yield _log_record(scope, record)
+            yield log_record(scope, record)
 
     def durable_seq(self, scope: Scope = SESSION, durability: Durability = Durability.PROCESS) -> int:
         """Last sequence stored in a scope; at POWER the last one that a durable mark in the log proves."""
@@ -417,7 +429,7 @@ def check_page(target: object, cursor: int | None, order: str, limit: int | None
 _OPS = {APPEND: "append", SET: "set", DELETE: "delete", RETIRE: "retire"}
 
 
-def _log_record(scope: str, record: Record) -> LogRecord:
+def log_record(scope: str, record: Record) -> LogRecord:
     address, argument = record.address, record.argument
     op = _OPS.get(record.code, "trim")
     return LogRecord(

@@ -15,12 +15,16 @@ from scopelog_engine.fs import FileSystem
 from scopelog_engine.index import StoreIndex
 from scopelog_engine.info import SessionInfo
 from scopelog_engine.layout import check_id
+from scopelog_engine.notify import Watch
+from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt, rebuild
 from scopelog_engine.store import Store as EngineStore
 from scopelog_engine.store import leave_out
 
+from .addresses import Scope
+from .follow import SessionFollower
 from .listing import Sort, arrange, check_listing, matcher
-from .session import Session, SessionReader, given_as
+from .session import Session, SessionReader, given_as, id_of
 
 _MAX_WINDOW_MS: Final = 60_000
 _MIN_PENDING: Final = 4096
@@ -50,6 +54,7 @@ class Store:
         durability: Durability = Durability.POWER,
         scope_durability: Durability = Durability.PROCESS,
         pending_bytes: int = 4 * 1024 * 1024,
+        compact_growth: float = 0,
         clock: Clock | None = None,
         fs: FileSystem | None = None,
     ) -> Self:
@@ -58,12 +63,14 @@ class Store:
         The settings are what its sessions are written with unless told otherwise; reading depends on none of them.
         ``window_ms``: 0 to 60,000, how long a staged element may wait. ``durability``, ``scope_durability``: the
         level of the session scope and of ephemeral ones. ``pending_bytes``: bound of what may wait in one session
-        (64 MiB in one store). ``clock`` and ``fs`` are seams for tests.
+        (64 MiB in one store). ``compact_growth``: a log that has grown to so many times its length after its last
+        compaction, and to 1 MiB, is compacted by a thread; 0, the default: none is. ``clock`` and ``fs`` are seams for
+        tests.
 
         Raises :class:`NotAStore`, :class:`NewerFormat`, :class:`CorruptLog`, :class:`UnsupportedPlatform`,
         :class:`OpenFailed`.
         """
-        settings = _settings(Settings(), window_ms, durability, scope_durability, pending_bytes)
+        settings = _settings(Settings(), window_ms, durability, scope_durability, pending_bytes, compact_growth)
         if not isinstance(path, str | os.PathLike):
             raise InvalidInput(f"the path is {given_as(path)}", "pass a str or a pathlib.Path")
         return cls(EngineStore.open(path, create=create, fs=fs, clock=clock, settings=settings))
@@ -85,18 +92,47 @@ class Store:
         durability: Durability | None = None,
         scope_durability: Durability | None = None,
         pending_bytes: int | None = None,
+        compact_growth: float | None = None,
     ) -> Session:
         """Open a session for writing; it comes into being with its first write. See :meth:`open` for the settings.
 
         Raises :class:`StoreLocked` (with ``pid`` and ``since``) while any handle owns it, :class:`CorruptLog` if
         damage is proved, :class:`ForeignFile`, :class:`NewerFormat`, :class:`InvalidId`, :class:`OpenFailed`.
         """
-        settings = _settings(self._store.settings, window_ms, durability, scope_durability, pending_bytes)
+        settings = _settings(
+            self._store.settings, window_ms, durability, scope_durability, pending_bytes, compact_growth
+        )
         return Session(self._store.open_session(session_id, settings))
 
     def reader(self, session_id: str) -> SessionReader:
         """Open a session for reading, without its lock. Raises :class:`NoSuchSession`, :class:`CorruptLog`."""
         return SessionReader(self._store.read_session(session_id))
+
+    def follow(
+        self,
+        session_id: str,
+        position: Position | str | None = None,
+        *,
+        durable: bool = False,
+        scope: Scope | None = None,
+    ) -> SessionFollower:
+        """Follow a session that any process writes, without its lock: what is new, as it becomes visible.
+
+        ``position``: where to resume, that of an earlier event or its text; None begins with a :class:`Base`, as does
+        a position that cannot be gone on from. ``durable``: nothing that a power cut could take back, so that what is
+        told has always happened; the last commit of an idle session is told with the next one, or when it is closed.
+        ``scope``: records of that scope alone; of the session scope with all retirements, which are its writes.
+
+        Raises :class:`NoSuchSession` unless there is a position (then the session is told to be gone),
+        :class:`InvalidInput` for a text that is no position.
+        """
+        if isinstance(position, str):
+            position = Position.parse(position)
+        if position is not None and not isinstance(position, Position):
+            raise InvalidInput(f"the position is {given_as(position)}", "pass a Position, or its text")
+        wanted = None if scope is None else id_of(scope)
+        follower = self._store.follow_session(session_id, position, durable=durable, scope=wanted)
+        return SessionFollower(follower, Watch(self._store.directory(session_id), tells=self._store.fs.memory_maps))
 
     def sessions(self, *, unreadable: list[Finding] | None = None) -> list[str]:
         """Ids of all sessions, sorted. One whose directory cannot be read is left out, and told to ``unreadable``.
@@ -137,6 +173,26 @@ class Store:
         Raises :class:`NoSuchSession`, :class:`StoreLocked` while any handle owns it, :class:`WriteFailed`.
         """
         self._store.delete_session(session_id)
+
+    def copy(self, session_id: str, new_id: str, *, upto: int | None = None) -> int:
+        """Copy the session scope of a session, with its sequences, tags and times, into a new one; ephemeral scopes
+        and retirements are left out. The source may be in use. Returns the copy's last sequence.
+
+        ``upto``: nothing above that sequence, which must be the last of a commit or a window: the session as it was.
+        Raises :class:`InvalidInput` if that cannot be told, or if there is a session of that id;
+        :class:`NoSuchSession`, :class:`CorruptLog`, :class:`ReadFailed`, :class:`NewerFormat`, :class:`WriteFailed`.
+        """
+        if upto is not None and (type(upto) is not int or upto < 0):
+            raise InvalidInput(f"upto is {upto!r}", "pass a sequence of the session")
+        return self._store.copy_session(session_id, new_id, upto)
+
+    def tidy(self, session_id: str) -> list[str]:
+        """Remove the evidence that recoveries of a session have kept: torn tails, and sidecars that were set aside.
+
+        :meth:`check` lists it. Returns the paths. Raises :class:`NoSuchSession`, :class:`StoreLocked` while any handle
+        owns the session, :class:`WriteFailed`.
+        """
+        return self._store.tidy_session(session_id)
 
     def check(self, session_id: str | None = None, *, deep: bool = False) -> list[Finding]:
         """Verify every byte of every log, or of one session's, without changing anything; an empty list is sound.
@@ -194,6 +250,7 @@ def _settings(
     durability: Durability | None,
     scope_durability: Durability | None,
     pending_bytes: int | None,
+    compact_growth: float | None,
 ) -> Settings:
     window = base.window
     if window_ms is not None:
@@ -205,9 +262,14 @@ def _settings(
             raise InvalidInput(f"{level!r} is no durability level", "pass Durability.PROCESS or Durability.POWER")
     if pending_bytes is not None and (type(pending_bytes) is not int or pending_bytes < _MIN_PENDING):
         raise InvalidInput(f"pending_bytes is {pending_bytes!r}", f"pass an int from {_MIN_PENDING} on")
+    if compact_growth is not None and (
+        type(compact_growth) not in (int, float) or (compact_growth != 0 and not 1.5 <= compact_growth <= 1000)
+    ):
+        raise InvalidInput(f"compact_growth is {compact_growth!r}", "pass a number from 1.5 to 1000, or 0 for never")
     return Settings(
         window=window,
         session_level=durability or base.session_level,
         scope_level=scope_durability or base.scope_level,
         pending_bytes=pending_bytes or base.pending_bytes,
+        compact_growth=base.compact_growth if compact_growth is None else float(compact_growth),
     )

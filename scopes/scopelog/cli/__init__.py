@@ -3,13 +3,14 @@
 Layout::
 
     commands    the commands and their options, as click sees them; those that show a whole store in overview, those
-                that write for scripts in scripts, what they share in options
+                that write for scripts in scripts, follow in following, what they share in options
     recording   record: lines as they arrive, given to a target and counted once they are stored
     targets     what a target is, and the one that appends to a list
     streaming   the one that takes events or frames of messages, into a lane
     interrupted recover
     committing  commit, retire, describe
     looking     cat, stat, check, rm
+    following   follow
     sessions    ls
     indexing    index
     memory      the commands of the memory bridge; status, drain, retry, drop in remembering, check in reaching

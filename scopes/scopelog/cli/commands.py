@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from . import interrupted, looking, memory, output, overview, recording, scripts
+from . import following, housekeeping, interrupted, looking, memory, output, overview, recording, scripts
 from .options import (
     DEFAULT_KEY,
     DEFAULT_NAMESPACE,
@@ -204,6 +204,10 @@ for command in (
     scripts.commit,
     scripts.retire,
     scripts.describe,
+    housekeeping.compact,
+    housekeeping.tidy,
+    housekeeping.copy,
+    following.follow,
     memory.memory,
 ):
     cli.add_command(command)

@@ -89,7 +89,7 @@ def read_beside(store: Store, session: str, look: Callable[[SessionReader], T]) 
 def cat(path: str, session: str, scope: str | None, address: tuple[str, str] | None, as_json: bool) -> None:
     """Every record that is stored, in order of sequence; damage is raised after the good prefix was printed."""
     with opened(path) as store, store.reader(session) as reader:
-        show = _show_json if as_json else _show_styled if output.is_terminal() else _show_plain
+        show = shower(as_json)
         for record in reader.records():
             if scope is not None and record.scope != scope:
                 continue
@@ -101,6 +101,11 @@ def cat(path: str, session: str, scope: str | None, address: tuple[str, str] | N
         output.say(
             f"note: {unread} bytes follow that are no whole frame: a writer at work, a torn tail or damage; ask check"
         )
+
+
+def shower(as_json: bool) -> Callable[[LogRecord], None]:
+    """What prints records: as JSON, for a terminal, or plainly."""
+    return _show_json if as_json else _show_styled if output.is_terminal() else _show_plain
 
 
 def record_object(record: LogRecord) -> dict[str, Any]:

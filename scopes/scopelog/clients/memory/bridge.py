@@ -89,6 +89,8 @@ class MemoryBridge:
             if one.settled:
                 del self._sessions[where]
                 await one.aclose()
+        if self._closed:
+            raise HandleClosed("the memory bridge is closed", "make a new one")
         if (known := self._sessions.get(place)) is not None:  # made meanwhile
             return known
         made = self._sessions[place] = MemorySession(self._host, face, agent_id, cwd)
@@ -105,8 +107,8 @@ class MemoryBridge:
         """Stop delivering and let go of the connections. Ends no row, and begins no request: one that is under way is
         waited for, up to the request timeout, for cut short its outcome would be unknown. The server runs on."""
         self._closed = True
+        await self._keeper.aclose()  # first: what waits for a heal is refused, which is proof that it was not sent
         await asyncio.gather(*(session.hand_over() for session in list(self._sessions.values())))
-        await self._keeper.aclose()
         await self._transport.aclose()
 
     async def __aenter__(self) -> Self:

@@ -70,6 +70,10 @@ class Delivery:
         self._gate_of = gate_of
         self._registration = registration
         self._ready = ready
+        self.closing = False
+        """Whether nothing new may be asked: neither a lookup nor another send."""
+        self._settled: tuple[str, Callable[[], Awaitable[Json]]] | None = None
+        """What became of an entry, until that is stored."""
         self.sending = False
         """Whether a write is under way, or its outcome not stored yet: cut short it would be unknown."""
 
@@ -84,6 +88,8 @@ class Delivery:
             self.sending = False
 
     async def _deliver(self, entry: Entry) -> Json:
+        if self._settled is not None and self._settled[0] == entry.id:  # our own disk failed when it was to be stored
+            return await self._settled[1]()
         if entry.kind == "end":
             return await self._end(entry)
         request = self._outbox.frozen(entry)
@@ -92,6 +98,28 @@ class Delivery:
         # nothing of it has arrived yet: as long as that is proved, the row is looked at anew before each try
         request = await self._freeze(entry)
         return None if request is None else await self._send(entry, request)
+
+    async def _delivered(self, entry: Entry, reply: Json = None) -> None:
+        """Known from now on, also if it cannot be stored now: then the next try stores it, and asks nobody."""
+
+        async def store() -> Json:
+            await self._outbox.delivered(entry)
+            self._settled = None
+            return reply
+
+        self._settled = (entry.id, store)
+        await store()
+
+    async def _set_aside(self, entry: Entry, state: Literal["unknown", "parked"], reason: str) -> None:
+        """As :meth:`_delivered`."""
+
+        async def store() -> Json:
+            await self._outbox.set_aside(entry, state, reason)
+            self._settled = None
+            return None
+
+        self._settled = (entry.id, store)
+        await store()
 
     # --- the first time -----------------------------------------------------------------------------
 
@@ -105,10 +133,11 @@ class Delivery:
             failure = self._registration.failure
             if isinstance(failure, HttpError) and failure.status in UNFIT:
                 # the server will say the same of every later try, and others wait behind it
-                await self._outbox.set_aside(entry, "parked", f"its session was refused: {failure.message}")
+                await self._set_aside(entry, "parked", f"its session was refused: {failure.message}")
                 return None
             raise Blocked(failure or _unregistered())
         request = _request_of(entry, self._outbox.places.agent_id, self._registration.key, project)
+        self.sending = True  # until its outcome is stored: frozen and cut short, it would count as perhaps sent
         await self._outbox.freeze(
             entry, request
         )  # before the first send: a later try is this request, whatever rotated
@@ -124,11 +153,15 @@ class Delivery:
         if resolution.state == "resolved":
             return resolution.project
         if not resolution.located:  # no later try can find a directory
-            await self._outbox.set_aside(entry, "parked", resolution.reason)
+            await self._set_aside(entry, "parked", resolution.reason)
             return None
         raise Blocked(resolution.error())
 
     async def _send(self, entry: Entry, request: dict[str, Json], *, replay: bool = False) -> Json:
+        if self.closing:
+            if not replay:
+                await self._outbox.freeze(entry, request, unsent=True)  # frozen, and that was all
+            raise Blocked(_undecided())
         try:
             reply = await self._write(request)
         except HttpError as error:
@@ -140,11 +173,11 @@ class Delivery:
             reply = _LOST
         if reply is _LOST or (entry.kind in SAVES and not _saved(reply)):  # a receipt without an id is none
             return await (self._settle_by_lookup(entry, request) if replay else self._recover(entry, request))
-        await self._outbox.delivered(entry)
+        await self._delivered(entry, reply)
         return reply
 
     async def _write(self, request: dict[str, Json]) -> Json:
-        self.sending = True  # until its outcome is stored
+        self.sending = True
         return await self._transport.request(request["method"], request["path"], body=request["body"])
 
     async def _answered(self, entry: Entry, request: dict[str, Json], error: HttpError, *, replay: bool) -> Json:
@@ -155,7 +188,7 @@ class Delivery:
             raise Blocked(error) from error
         self._registration.forget()  # it may have been about the row: that is looked at before the next entry
         reason = error.message if error.code == "" else f"{error.code}: {error.message}"
-        await self._outbox.set_aside(entry, "parked" if error.status < 500 else "unknown", reason)
+        await self._set_aside(entry, "parked" if error.status < 500 else "unknown", reason)
         return None
 
     def _tells_repeats(self, error: EngramError | None = None) -> bool:
@@ -171,6 +204,8 @@ class Delivery:
     # --- after an unknown outcome -------------------------------------------------------------------
 
     async def _recover(self, entry: Entry, request: dict[str, Json]) -> Json:
+        if self.closing:  # the next process finds out what became of it
+            raise Blocked(_undecided())
         try:
             async with asyncio.timeout(RECOVERY_LIMIT):
                 # after a failure another server may listen: one that cannot tell repeats, or somebody else's
@@ -182,7 +217,7 @@ class Delivery:
         except TimeoutError:
             _log.warning("what became of a memory entry of kind %s could not be told in time", entry.kind)
             raise Blocked(_undecided()) from None
-        await self._outbox.set_aside(entry, "unknown", "its outcome is unknown, and this server does not tell repeats")
+        await self._set_aside(entry, "unknown", "its outcome is unknown, and this server does not tell repeats")
         return None
 
     async def _send_again(self, entry: Entry, request: dict[str, Json]) -> Json:
@@ -194,11 +229,11 @@ class Delivery:
                 raise Blocked(error) from error
             self._registration.forget()
             # no proof about the first one, which may have come through
-            await self._outbox.set_aside(entry, "unknown", f"refused when it was sent again: {error.message}")
+            await self._set_aside(entry, "unknown", f"refused when it was sent again: {error.message}")
             return None
         except TransportFailed as error:
             raise Blocked(error) from error
-        await self._outbox.delivered(entry)
+        await self._delivered(entry, reply)
         return reply
 
     async def _recover_save(self, entry: Entry, request: dict[str, Json]) -> Json:
@@ -213,10 +248,10 @@ class Delivery:
 
     async def _believe(self, entry: Entry, found: Json) -> Json:
         if isinstance(found, dict):
-            await self._outbox.delivered(entry)
+            await self._delivered(entry, found)
             return found
         reason = "the server has no record of it, nor of its absence" if found == "silent" else "its outcome is unknown"
-        await self._outbox.set_aside(entry, "unknown", reason)
+        await self._set_aside(entry, "unknown", reason)
         return None
 
     async def _look_up(self, request: dict[str, Json]) -> Json:
@@ -251,7 +286,7 @@ class Delivery:
             if error.status >= 500:
                 raise Blocked(error) from error
             if error.status != 404:
-                await self._outbox.set_aside(entry, "parked", error.message)
+                await self._set_aside(entry, "parked", error.message)
                 return None
             row = None
         except TransportFailed as error:
@@ -259,7 +294,7 @@ class Delivery:
         if not isinstance(row, dict) or row.get("ended_at"):
             tried = frozen is not None and isinstance(row, dict)
             self._registration.forget()
-            await self._outbox.delivered(entry)
+            await self._delivered(entry)
             note = (
                 "the session has no row on the server" if not isinstance(row, dict) else "the session was ended before"
             )
@@ -268,7 +303,7 @@ class Delivery:
         if project is None:  # no write without one
             return None
         if str(row.get("project", "")).strip().lower() != project.strip().lower():
-            await self._outbox.delivered(entry)  # only the session's own row is ended, and this is somebody else's
+            await self._delivered(entry)  # only the session's own row is ended, and this is somebody else's
             note = "the row of that id belongs to another project"
             return {"ended": False, "note": note, "session_id": key}
         request = {
@@ -276,18 +311,19 @@ class Delivery:
             "path": ["sessions", key, "end"],
             "body": {"summary": entry.payload.get("summary", "")},
         }
+        self.sending = True
         await self._outbox.freeze(entry, request)
         try:
             await self._write(request)
         except HttpError as error:
             if error.status >= 500:
                 raise Blocked(error) from error
-            await self._outbox.set_aside(entry, "parked", error.message)
+            await self._set_aside(entry, "parked", error.message)
             return None
         except TransportFailed as error:
             raise Blocked(error) from error  # the next try reads the row first
         self._registration.forget()  # the next write finds the ended row
-        await self._outbox.delivered(entry)
+        await self._delivered(entry)
         return {"ended": True, "session_id": key}
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from scopelog.errors import HandleClosed
+
 Result = TypeVar("Result")
 
 
@@ -21,12 +23,21 @@ class SharedFlight(Generic[Result]):
         return self._task is not None
 
     async def join(self, start: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """The outcome of the work in flight, which ``start`` begins if there is none."""
+        """The outcome of the work in flight, which ``start`` begins if there is none.
+
+        Raises :class:`HandleClosed` if it is abandoned: whoever waits has not been cancelled.
+        """
         task = self._task
         if task is None:
             task = self._task = asyncio.get_running_loop().create_task(start())
             task.add_done_callback(self._landed)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not task.cancelled() or (caller is not None and caller.cancelling()):
+                raise
+        raise HandleClosed("the memory bridge was closed", "make a new one")
 
     async def abandon(self) -> None:
         """Cancel the work in flight and wait until it has cleaned up."""

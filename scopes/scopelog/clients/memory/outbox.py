@@ -130,7 +130,7 @@ class Contents:
         """Read it. Elements that are none of ours are left out, and said so."""
         done: list[tuple[int, str]] = []
         dropped: set[str] = set()
-        for e in reversed(source.read(places.done, order="desc", limit=4 * DONE_KEPT + MAX_PENDING)):
+        for e in reversed(source.read(places.done, order="desc")):
             given_up = isinstance(e.element, dict)
             entry_id = str(e.element.get("id") if isinstance(e.element, dict) else e.element)
             done.append((e.seq, entry_id))

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from scopelog.errors import HandleClosed
+
 from .config import MemoryConfig
 from .errors import EngramError, ServerRefused, ServerUnavailable
 from .flight import SharedFlight
@@ -69,6 +71,7 @@ class ServerKeeper:
         self._heal_every = heal_every
         self._instance: str | None = None
         self._ready = False
+        self._closed = False
         self._failure: EngramError | None = None
         self._again_at = 0.0  # a failed start is not repeated before
         self._backoff = BACKOFF
@@ -96,9 +99,13 @@ class ServerKeeper:
         :raises ServerUnavailable: nothing could be started, or not in time.
         """
         if self._ready or self.config.url is not None:
-            if self._judged != self._prober.failures or self._clock() >= self._look_at:
+            for _ in range(2):  # a look that was joined may have begun before the failure that it is to be for
+                if self._judged == self._prober.failures and self._clock() < self._look_at:
+                    break
+                self._refuse_closed()
                 await self._looks.join(self._look_anew)
             return
+        self._refuse_closed()
         if self._failure is not None and not self._starts.running and self._clock() < self._again_at:
             raise self._failure.again() from self._failure
         await self._starts.join(self._start)
@@ -110,28 +117,45 @@ class ServerKeeper:
         it may be back through somebody else's heal. A heal that fails makes the next :meth:`ensure` start anew.
         """
         # before a good start, and so always with a url: a start is ensure's business, at most its outcome is waited for
-        if not self._heals.running and not self._ready:
-            return self._starts.running and await self._restarted()
-        if not self._heals.running and self._clock() < self._heal_at:
-            return (await self._prober.probe(self._instance, timeout=PROBE_TIMEOUT)).state == "ready"
-        return await self._heals.join(self._heal)
+        if self._closed:
+            return False
+        try:
+            if not self._heals.running and not self._ready:
+                return self._starts.running and await self._restarted()
+            if not self._heals.running and self._clock() < self._heal_at:
+                return await self._probe(PROBE_TIMEOUT) == "ready"
+            return await self._heals.join(self._heal)
+        except HandleClosed:  # given up: a request that waits for it is told that it was refused
+            return False
 
     async def aclose(self) -> None:
-        """Give up a start in flight and terminate its child. A server that was started lives on."""
+        """Give up a start in flight and terminate its child; none is begun any more. A server that was started lives
+        on."""
+        self._closed = True
         await self._looks.abandon()
         await self._heals.abandon()
         await self._starts.abandon()
         self._reap()
 
     async def _look_anew(self) -> None:
-        state = (await self._prober.probe(self._instance, timeout=PROBE_TIMEOUT)).state
-        if state == "foreign" and self.config.url is None:
-            raise self._foreign()  # and looked at again by the next who asks
         # whatever else is wrong with it the request will tell, and heal
-        self._looked(TRUSTED if state == "ready" else LOOK_AGAIN)
+        if await self._probe(PROBE_TIMEOUT) == "foreign" and self.config.url is None:
+            self._look_at = self._clock()  # it is looked at again by the next who asks
+            raise self._foreign()
 
-    def _looked(self, trusted: float) -> None:
-        self._judged, self._look_at = self._prober.failures, self._clock() + trusted
+    async def _probe(self, timeout: float) -> str:
+        """One look, and for how long it is believed. A failure while it is under way is none that it tells of."""
+        before = self._prober.failures
+        state = (await self._prober.probe(self._instance, timeout=timeout)).state
+        if state == "ready":
+            self._judged, self._look_at = before, self._clock() + TRUSTED
+        else:
+            self._judged, self._look_at = self._prober.failures, self._clock() + LOOK_AGAIN
+        return state
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise HandleClosed("the memory bridge was closed", "make a new one")
 
     # --- one start --------------------------------------------------------------------------------
 
@@ -160,7 +184,6 @@ class ServerKeeper:
         self._failure = None
         self._backoff = BACKOFF
         self._ready = True
-        self._looked(TRUSTED)
 
     async def _establish(self, deadline: float) -> None:
         if self._instance is None:
@@ -220,7 +243,7 @@ class ServerKeeper:
     async def _look(self, deadline: float) -> str:
         """The state a probe finds; a server that is not ours ends the start at once."""
         timeout = min(PROBE_TIMEOUT, max(deadline - self._clock(), 0.05))
-        state = (await self._prober.probe(self._instance, timeout=timeout)).state
+        state = await self._probe(timeout)
         if state == "foreign":
             raise self._foreign()
         return state

@@ -272,7 +272,8 @@ class MemorySession:
     async def hand_over(self) -> None:
         """As :meth:`aclose`, but a write that is under way is waited for, up to the request timeout: cut short its
         outcome would be unknown."""
-        self._registration.released = self._closed = True
+        self._registration.released = self._closed = self._delivery.closing = True
+        self._hurried.set()
         if self._delivery.sending:
             await asyncio.wait([self._task], timeout=self._host.config.request_timeout_ms / 1000)
         await self.aclose()
@@ -289,9 +290,7 @@ class MemorySession:
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_result(None)  # its entry is queued
-        for _, dropped in self._dropping:
-            if not dropped.done():
-                dropped.set_exception(_closed())
+        self._refuse_drops()
 
     async def _admit(self, entry_id: str, kind: Kind, payload: dict[str, Json]) -> bool:
         if self.released:
@@ -345,6 +344,8 @@ class MemorySession:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _pause(self, seconds: float) -> None:
+        if self._closed:
+            return
         pausing = asyncio.ensure_future(self._host.sleep(seconds))
         hurried = asyncio.ensure_future(self._hurried.wait())
         try:
@@ -378,6 +379,7 @@ class MemorySession:
             except HandleClosed:  # the session, or the bridge: what waits is delivered by a later one
                 self._closed = True
                 self._idle.set()
+                self._refuse_drops()
             except ScopelogError as error:  # no server, or our own disk
                 self.blocked = error.cause
                 _log.warning("the memory queue waits: %s", error.cause)
@@ -388,9 +390,15 @@ class MemorySession:
                 continue
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    def _refuse_drops(self) -> None:
+        for _, dropped in self._dropping:
+            if not dropped.done():
+                dropped.set_exception(_closed())
+        self._dropping = []
+
     async def _drop_asked(self) -> None:
         while self._dropping:
-            entry_id, dropped = self._dropping.pop(0)
+            entry_id, dropped = self._dropping[0]
             failed: ScopelogError | None = None
             try:
                 await self._outbox.drop(entry_id)
@@ -398,6 +406,7 @@ class MemorySession:
                 failed = error
             else:
                 self._answer(entry_id, None)
+            del self._dropping[0]  # not before: who is cut short leaves it to be told that nobody does it any more
             if dropped.done():  # nobody waits for it any more
                 continue
             if failed is None:

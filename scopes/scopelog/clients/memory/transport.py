@@ -177,6 +177,8 @@ class Transport:
                         found = judge(body, expected_instance)
         except TimeoutError:
             pass
+        except httpx2.InvalidURL:
+            raise ConfigInvalid("the url of the memory server cannot be used", "set ENGRAM_URL to another") from None
         except httpx2.RequestError as error:
             if is_refusal(error):
                 found = Probe("refused")
@@ -281,7 +283,7 @@ class Transport:
             self._wire = require_httpx2().AsyncHTTPTransport(
                 trust_env=False,
                 proxy=None,  # the loopback never goes through a proxy
-                verify=self.config.base_url.startswith("https:"),  # loading certificates is slow
+                verify=not self.config.base_url.lower().startswith("http:"),  # loading certificates is slow
             )
         return self._wire
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -12,11 +13,13 @@ from scopelog_engine.layout import MAX_ELEMENT_BYTES
 from ...addresses import EphemeralScope, List
 from ...delta import Encoder
 from ...delta.ops import Op, WireOp
+from ...errors import ScopelogError
 from ...session import Session
 from .places import BASE
 
 REBASE_BYTES: Final = 1024 * 1024  # least bytes of batches since a base before the next one
 REBASE_TIMES: Final = 8  # and how many times the base they must exceed
+_log = logging.getLogger(__name__)
 _LARGEST_BASE: Final = MAX_ELEMENT_BYTES // 4  # what may come to more than an element can hold goes on without
 
 
@@ -26,7 +29,8 @@ class Stream:
     with its encoder's state.
 
     A batch that is due after more than 1 MiB, and more than eight times the last base, is a base as well. So bases
-    cost an eighth of what is written at most, and reading needs nine bases' bytes, or 1 MiB and a base.
+    cost an eighth of what is written at most, and reading needs nine bases' bytes, or 1 MiB and a base. What stands
+    before such a base is trimmed, and the scope's log compacted now and then, so that a stream of hours stays bounded.
     """
 
     def __init__(self, session: Session, target: List[EphemeralScope], value: Callable[[], Json]) -> None:
@@ -74,7 +78,18 @@ class Stream:
         else:
             self._base, self._since = _size(batch), 0
         self._current = True
+        if due:
+            self._rotate(sequence)
         return sequence
+
+    def _rotate(self, base: int) -> None:
+        """Nothing before the base is of use any more. The commit stores it together with the base."""
+        try:
+            self._session.commit([self._target.trim(base - 1)])
+        except ScopelogError as error:  # the base stays staged; the next one trims all before it
+            _log.warning("a stream was not trimmed: %s", error.cause)
+            return
+        self._session._writer.rotate(self._target.scope_id)
 
     def catch_up(self) -> None:
         """Stage what a failure has kept from it, if it had begun."""

@@ -1,0 +1,116 @@
+"""compact, tidy, copy: what a store gives back, and what is made of a session."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import click
+
+from ..addresses import ephemeral
+from ..store import Store
+from . import output
+from .looking import Survey, opened, require
+from .options import JSON, SESSION, STORE
+from .output import printable
+
+
+class _Log(NamedTuple):
+    scope: str | None
+    before: int
+    after: int
+
+
+@click.command()
+@STORE
+@click.argument("session", required=False)
+@JSON
+def compact(store: str, session: str | None, as_json: bool) -> None:
+    """Write the logs of every session of a store anew, or of one, without what is void.
+
+    Void are superseded and deleted values, trimmed and deleted lists, and retirements that nothing depends on any more.
+    Sequences, tags and times stay. The session scope is compacted, and every ephemeral scope that is alive. Readers go
+    on meanwhile; a crash leaves the old file or the new one. Takes the sessions' locks.
+
+    With --json there is an object a line for each log: session, scope (null for the session scope), before and after,
+    in bytes.
+
+    A session that is in use or cannot be read is named on standard error, and the exit code is 4, 3, or 2 where it is
+    damaged; the others are compacted.
+    """
+    if session is not None:
+        require(store, session)
+    total = [0, 0]
+    with opened(store) as opened_store:
+        survey = Survey(opened_store, session)
+        for name, logs in survey.each(_compact):
+            for log in logs:
+                total[0] += log.before
+                total[1] += log.after
+                if as_json:
+                    output.put_json({"session": name, **log._asdict()})
+                else:
+                    what = "" if log.scope is None else f" scope {log.scope}"
+                    output.put_text(printable(f"{name}{what}: {log.before:,} -> {log.after:,} bytes"))
+            output.flush()
+        if not as_json:
+            output.put_text(f"{output.count(total[0] - total[1], 'byte')} given back")
+        survey.finish()
+
+
+def _compact(store: Store, name: str) -> list[_Log]:
+    with store.session(name) as session:
+        found = [_Log(None, *session.compact())]
+        return found + [_Log(scope, *session.compact(ephemeral(scope))) for scope in session.scopes()]
+
+
+@click.command()
+@STORE
+@click.argument("session", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@JSON
+def tidy(store: str, session: str | None, yes: bool, as_json: bool) -> None:
+    """Remove what recoveries have kept aside, in every session of a store or in one. Asks first.
+
+    That is torn tails (*.torn) and files of scopes that did not belong (*.aside); check lists them. They are evidence,
+    and the last copy of bytes that are in no log: look at them before. Together with compact nothing that was deleted
+    or trimmed is left in a file. Takes the sessions' locks.
+
+    With --json there is an object a line for each file removed: session and path.
+
+    A session that is in use is named on standard error, and the exit code is 4; the others are tidied.
+    """
+    if session is not None:
+        require(store, session)
+    if not yes:
+        where = f"the session {printable(session)}" if session is not None else "every session"
+        click.confirm(f"Remove the evidence that recoveries kept in {where} of {store}?", abort=True, err=True)
+    removed = 0
+    with opened(store) as opened_store:
+        survey = Survey(opened_store, session)
+        for name, paths in survey.each(Store.tidy):
+            removed += len(paths)
+            for path in paths:
+                if as_json:
+                    output.put_json({"session": name, "path": path})
+                else:
+                    output.put_text(printable(f"removed {path}"))
+        if not as_json:
+            output.put_text(f"{output.count(removed, 'file')} removed")
+        survey.finish()
+
+
+@click.command()
+@STORE
+@SESSION
+@click.argument("new")
+@click.option("--upto", metavar="SEQ", type=click.IntRange(min=0), help="Nothing above this sequence.")
+def copy(store: str, session: str, new: str, upto: int | None) -> None:
+    """Copy the session scope of SESSION into a new session NEW of the same store.
+
+    Sequences, tags and times stay; ephemeral scopes are left out. The source may be in use. With --upto the copy is the
+    session as it was: SEQ must be the last sequence of a commit or a window (cat prints them), and not lie below what
+    was compacted.
+    """
+    with opened(store) as opened_store:
+        last = opened_store.copy(session, new, upto=upto)
+    output.put_text(printable(f"{new}: copied up to sequence {last}"))
