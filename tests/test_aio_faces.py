@@ -358,6 +358,8 @@ def test_the_async_face_has_every_call_with_the_same_parameters(kind: type) -> N
         for sync in ("SessionReader", "SessionFollower", "Session"):
             if wanted == sync:
                 wanted = f"Async{sync}"
+        if wanted.startswith("Watch["):
+            wanted = f"Async{wanted}"
         given = str(second.return_annotation)
         assert given in (wanted, wanted.replace("Iterator", "AsyncIterator")), name
 

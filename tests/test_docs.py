@@ -13,11 +13,11 @@ from typing import cast
 import pytest
 
 import scopelog
-from scopelog import Durability, ScopelogError, Store, delta
+from scopelog import Durability, ScopelogError, Store, delta, watching
 from scopelog.clients import memory, messages
 from scopelog.clients.memory.outbox import Places
 from scopelog.clients.memory.tools import Tool
-from scopelog_engine import layout
+from scopelog_engine import feeds, layout
 
 from .engram import EngramServer
 
@@ -133,7 +133,10 @@ def test_every_error_of_the_engine_is_public() -> None:
     assert known <= set(scopelog.__all__)
 
 
-@pytest.mark.parametrize("cls", [scopelog.Session, scopelog.SessionReader, scopelog.SessionFollower, scopelog.Store])
+@pytest.mark.parametrize(
+    "cls",
+    [scopelog.Session, scopelog.SessionReader, scopelog.SessionFollower, scopelog.Store, scopelog.Watch],
+)
 def test_every_method_is_in_the_guide(cls: type) -> None:
     for name in vars(cls):
         if not name.startswith("_"):
@@ -150,7 +153,21 @@ def test_every_field_of_a_result_is_in_the_guide(cls: type) -> None:
         assert f"`{name}`" in GUIDE, f"{cls.__name__}.{name}"
 
 
-@pytest.mark.parametrize("cls", [scopelog.Element, scopelog.Entry, scopelog.Base, scopelog.Records, scopelog.Retired])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        scopelog.Element,
+        scopelog.Entry,
+        scopelog.Base,
+        scopelog.Records,
+        scopelog.Retired,
+        scopelog.ListBase,
+        scopelog.ValueBase,
+        scopelog.Changed,
+        scopelog.Change,
+        scopelog.Ended,
+    ],
+)
 def test_every_result_of_a_read_is_spelled_out(cls: type) -> None:
     assert f"{cls.__name__}({', '.join(cls._fields)})" in GUIDE  # type: ignore[attr-defined]
 
@@ -175,6 +192,12 @@ def test_sections_and_files_that_are_referred_to_exist(text: str) -> None:
     }
     for anchor in re.findall(r"\]\(#([^)]+)\)", text):
         assert anchor in headings, anchor
+
+
+def test_every_reason_of_an_end_and_the_limits_of_watches_are_in_the_guide() -> None:
+    for reason in scopelog.EndReason:
+        assert f"`{reason.name}`" in GUIDE
+    assert f"({feeds.LIMIT} batches, up to {watching.MAX_LIMIT:,}) and {feeds.LIMIT_BYTES >> 20} MiB" in GUIDE
 
 
 def test_the_digest_is_spelled_as_it_is_computed() -> None:

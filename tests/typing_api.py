@@ -5,13 +5,16 @@ from __future__ import annotations
 from scopelog import (
     SESSION,
     Base,
+    Changed,
     Deleted,
     Durability,
     Element,
+    Ended,
     Entry,
     EphemeralScope,
     Json,
     List,
+    ListBase,
     LogRecord,
     Position,
     Receipt,
@@ -23,6 +26,8 @@ from scopelog import (
     SessionScope,
     Store,
     Value,
+    ValueBase,
+    Watch,
     Write,
     ephemeral,
     list_of,
@@ -94,3 +99,19 @@ def stores() -> None:
         session.durable_seq(ephemeral("op"), Durability.PROCESS)
         Store.open("path", durability="POWER")  # refused
         assert ids
+
+
+def watches(session: Session) -> None:
+    of_list: Watch[ListBase | Changed] = session.watch(list_of("chat", "messages"), last=10, after="text")
+    of_value: Watch[ValueBase | Changed] = session.watch(ephemeral("op-1").value("chat", "memo"), limit=5)
+    for event in of_list:
+        one: ListBase | Changed | Ended = event
+        if isinstance(one, ListBase):
+            first: Element = one.elements[0]
+            first.seq.bit_length()
+    found: ValueBase | Changed | Ended | None = of_value.next(timeout=1.5)
+    if isinstance(found, ValueBase):
+        entry: Entry | None = found.entry
+        entry.key.upper()  # refused
+    session.watch(value("chat", "state"), last=1)  # refused
+    session.watch("chat")  # refused

@@ -16,10 +16,10 @@ Layout, from the disk upwards; no module imports one that stands below it in ano
     syncing, logfile, compact        writing one log: what is known to be on disk; append, roll back, close; anew
     lock, recovery, opening          taking a session over
     loops, workers, pace             event loops and threads: whom to wake, who may be held, how quick the disk is
-    scope, staging, state,           a session: what waits, how it is joined, what all its parts share,
-      retiring, looping, storing,      how scopes end, what loops do for it, who stores,
-      reading, compacting, writer,     how it is read, compacted and written, by threads and by tasks
-      awaiting
+    feeds, scope, staging, state,    a session: what watchers follow, what waits, how it is joined, what all its parts
+      publishing, retiring, looping,   share, what watchers are told, how scopes end, what loops do for it, who stores,
+      storing, reading, compacting,    how it is read, compacted, watched and written, by threads and by tasks
+      watching, writer, awaiting
     reader, check, copying           other readers; proof of soundness; copies, and evidence thrown away
     position, cursor, lives, follow, following a session from another process: how far, each log, each life; learning
       notify                           when to look

@@ -16,15 +16,17 @@ from typing import Any, Final, TypeVar
 
 from .durability import Durability
 from .elements import Json
-from .errors import OutcomeUnknown, ScopelogError, WriteFailed
+from .errors import HandleClosed, OutcomeUnknown, ScopelogError, WriteFailed
+from .feeds import Feed
 from .info import SessionInfo, info_of, info_of_nothing
 from .lines import Address, Record, new_tuple
 from .looping import GRACE
 from .reading import commits_before, merged, staged_lists
-from .scope import SESSION, Commit, Place, Staged
+from .scope import SESSION, Commit, Place, ScopeState, Staged
 from .state import NOT_YET, Request
 from .storing import PERSISTENCE
 from .view import LogView, page
+from .watching import Looked, Wanted, in_order
 from .workers import WORKERS
 from .writer import Change, Receipt, Writer, prepare
 
@@ -259,28 +261,103 @@ class AsyncWriter:
         finally:
             _leave((view, staged))
 
+    # --- watching -----------------------------------------------------------------------------------
+
+    async def watch(
+        self, watcher: object, wanted: Wanted, after: tuple[str, int] | None = None
+    ) -> Looked | tuple[Feed, int]:
+        """See :meth:`Writer.watch`."""
+        writer = self._writer
+        with writer._lock:
+            found = writer._resumed(watcher, wanted, after)
+        if found is not None:
+            return found
+        looked: Looked = await self._at_rest(
+            wanted.scope, lambda state: writer._look_and_follow(watcher, wanted, state), undo=lambda one: one.leave()
+        )
+        return looked
+
+    async def base(self, feed: Feed, wanted: Wanted) -> Looked | None:
+        """See :meth:`Writer.base`."""
+        writer = self._writer
+
+        def look(state: ScopeState | None) -> Any:
+            return writer._look_again(feed, wanted, state) if feed.ended is None else None
+
+        def leave(looked: Looked | None) -> None:
+            if looked is not None:
+                looked.leave()
+
+        try:
+            looked: Looked | None = await self._at_rest(wanted.scope, look, undo=leave, feed=feed)
+        except HandleClosed:
+            if feed.ended is None:
+                raise
+            return None
+        return looked
+
+    def stop_watching(self, watcher: object, feed: Feed) -> None:
+        """See :meth:`Writer.stop_watching`."""
+        self._writer.stop_watching(watcher, feed)
+
+    async def records(self, looked: Looked, wanted: Wanted) -> list[Record]:
+        """What was looked at, as :meth:`read` and :meth:`get` read."""
+        view = looked.view
+        try:
+            near = wanted.last is not None and view is not None and wanted.address in view.tail.lists
+            far = view is not None and view.end > _LONG_LOG_BYTES and not near
+            if self._writer._env.pace.quick and not far:
+                found = await _page_in_slices(looked.records(wanted), None, None)
+            else:
+                found = await in_thread(lambda: [*looked.records(wanted)])
+            return in_order(found, wanted)
+        finally:
+            looked.leave()
+
     async def _look(self, scope: str, address: Address | None) -> tuple[LogView | None, list[Staged]]:
         """As :meth:`Reading._look`, at a moment when nobody is storing and all commits admitted before have ended."""
         writer = self._writer
+
+        def look(state: ScopeState | None) -> tuple[LogView | None, list[Staged]]:
+            return writer._look(state, address) if address is not None else (writer._snapshot(state), [])
+
+        looked: tuple[LogView | None, list[Staged]] = await self._at_rest(scope, look, undo=_leave)
+        return looked
+
+    async def _at_rest(
+        self,
+        scope: str,
+        look: Callable[[ScopeState | None], Any],
+        *,
+        undo: Callable[[Any], None],
+        feed: Feed | None = None,
+    ) -> Any:
+        """What ``look`` sees, under ``_lock``, when nobody is storing and all commits admitted before have ended.
+
+        ``feed``: of whom a close that is under way ends, or that goes on if nothing comes of it.
+        """
+        writer = self._writer
         writer._refuse_reentry()
+        loop = asyncio.get_running_loop()
         with writer._lock:
-            writer._check()
+            if feed is None:
+                writer._check()
             state = writer._scopes.get(scope)
             if state is None:
                 writer._refuse_undecided()
             before = [] if state is None else commits_before(state)
 
-        def look() -> Any:
+        def answer() -> Any:
+            if feed is not None and writer._unusable is not None and writer._waits_for_close(feed):
+                return look(None) if feed.ended is not None else NOT_YET
             writer._check()
             if not all(commit.done for commit in before):
                 return NOT_YET
-            now = writer._scopes.get(scope)
-            return writer._look(now, address) if address is not None else (writer._snapshot(now), [])
+            return look(writer._scopes.get(scope))
 
         if before:
-            writer._lead_from(asyncio.get_running_loop())  # they would be stored at the end of this iteration anyhow
-        looked: tuple[LogView | None, list[Staged]] = await self._answered(look, idle=True, undo=_leave)
-        return looked
+            writer._lead_from(loop)  # they would be stored at the end of this iteration anyhow
+        return await self._answered(answer, idle=True, undo=undo)
 
     # --- waiting ------------------------------------------------------------------------------------
 

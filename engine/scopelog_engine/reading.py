@@ -210,7 +210,9 @@ class Reading(Storing):
         state = self._scopes.get(scope)
         if state is None:
             self._refuse_undecided()
-            state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
+            state = ScopeState(scope, self.settings.scope_level)
+            state.feeds = self._watched.get(scope)
+            self._scopes[scope] = state
         return state
 
     def _refuse_undecided(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 from .errors import OutcomeUnknown
+from .publishing import Publishing
 from .scope import Commit, ScopeState
-from .state import SessionState, staged_bytes, staged_of
+from .state import staged_bytes, staged_of
 
 _log = logging.getLogger(__name__)
 
 
-class Retiring(SessionState):
+class Retiring(Publishing):
     """The part of a session that ends scopes. Its methods hold ``_lock`` unless they say so; each may be done twice."""
 
     def _set_aside(self, commit: Commit, scope: str) -> None:
@@ -55,6 +56,10 @@ class Retiring(SessionState):
                 if state.pending:
                     self._open_window(state)
         commit.held = []
+        if stored and self._watched:
+            for scope in commit.retires:
+                if scope not in self._scopes:  # nothing was ever written to it; else it is dropped, or begun anew
+                    self._end_scope_watches(scope)
 
     def _drop(self, state: ScopeState, boundary: int) -> None:
         """The scope's life is over: nothing of it is shown from here on, whatever happens to its file."""
@@ -72,6 +77,8 @@ class Retiring(SessionState):
         state.blocked = True
         for address in state.lists:
             self._lists.pop((state.scope, address), None)
+        if state.scope in self._watched:
+            self._end_scope_watches(state.scope)  # before the id can begin another life
         if self._scopes.get(state.scope) is state:
             del self._scopes[state.scope]
         state.gone = True  # last: until then it is dropped again after an interruption

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from .durability import Durability
 from .elements import Json
 from .errors import InvalidInput, ScopelogError
+from .feeds import ScopeFeeds
 from .lines import Address, Write
 from .logfile import LogFile
 
@@ -82,6 +83,7 @@ class ScopeState:
         "deferred",
         "doubt",
         "failure",
+        "feeds",
         "gone",
         "joins",
         "level",
@@ -111,6 +113,7 @@ class ScopeState:
         self.failure: ScopelogError | None = None  # of a flush in the background: raised at the next call
         self.doubt: ScopelogError | None = None  # it may have been retired: refuses writes until reopened
         self.lists: list[Address] = []
+        self.feeds: ScopeFeeds | None = None  # of those who watch it; None while nobody does
         self.gone = False  # retired: look the scope up again
 
     def fail(self, failure: ScopelogError) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from .durability import Durability
 from .environment import Counters, Environment, Settings
 from .errors import CoalescerFailed, InvalidInput, ScopelogError
+from .feeds import Feed, ScopeFeeds
 from .lines import Address
 from .lock import WriterLock
 from .logfile import LogFile
@@ -147,6 +148,8 @@ class SessionState(ABC):
         self._quota = 0  # reserved of the store's bound
         self._doomed: list[tuple[str, int]] = []  # sidecars to unlink once main is durable up to the sequence
         self._undurable: dict[str, int] = {}  # retirements that main has not synced yet
+        self._watched: dict[str, ScopeFeeds] = {}  # scopes that somebody watches, alive or not
+        self._guests: list[Feed] = []  # feeds of others, which end with the session
         self._epoch_proved = False
         self._batches = 0
         self._failures = 0

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from .durability import Durability
 from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
+from .feeds import EndReason
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
 from .lines import Line, commit_line, new_tuple
@@ -383,7 +384,11 @@ class Storing(Looping):
         if log is not None and log.born:
             state.log = log
         if batch and not state.gone:
+            if stored and state.feeds is not None:
+                self._publish_stored(state, batch)
             self._take_out(state, batch, work.commits, kept, stored)
+            if state.feeds is not None:
+                self._publish(state)  # what stood behind its commits
         if error is None:
             state.backoff = FIRST_BACKOFF
             if isinstance(state.failure, WriteFailed):
@@ -394,6 +399,7 @@ class Storing(Looping):
                 self._retry_later(state)
             if isinstance(error, HandleFenced):
                 self._end(error)
+                self._end_watches(EndReason.FAILED, error)
             if log is not None and log.poison is not None:
                 state.blocked = True
         if failed_join is not None:
@@ -450,6 +456,8 @@ class Storing(Looping):
                 state.tickets.remove(commit)
             if commit in state.pending:
                 state.pending.remove(commit)
+            if state.feeds is not None:
+                self._publish(state)  # what stood behind it
             self._end_retirement(commit, False)
             if state.deadline is not None:  # it may be a task's commit's own, which no loop keeps
                 when = min(state.deadline, self._env.clock.monotonic() + self.settings.window)

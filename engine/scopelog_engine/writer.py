@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .compacting import Compacting
 from .durability import Durability
 from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
 from .errors import (
@@ -25,6 +24,7 @@ from .errors import (
     ScopelogError,
     WriteFailed,
 )
+from .feeds import End, EndReason
 from .info import SessionInfo, info_of
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
 from .lines import APPEND, RETIRE, SET, Address, new_tuple
@@ -42,6 +42,7 @@ from .scope import (
     names_bytes,
 )
 from .storing import PERSISTENCE
+from .watching import Watching
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -95,7 +96,7 @@ def prepare(changes: Sequence[Change], waiter: Future[None] | None = None) -> Co
     return Commit(bodies, _PROCESS, retires, size, waiter)
 
 
-class Writer(Compacting):
+class Writer(Watching):
     """A session's only writer. Thread-safe. Scopes are named by their id, the session scope by ``SESSION``."""
 
     # --- opening (single-threaded) ----------------------------------------------------------------
@@ -164,6 +165,8 @@ class Writer(Compacting):
                     )
                     if scope.deadline is None:
                         self._open_window(scope)
+                    if scope.feeds is not None:
+                        self._publish(scope)
                     return sequence
                 if not wait:
                     return 0
@@ -377,6 +380,12 @@ class Writer(Compacting):
             _log.error("%s is closed with %d staged elements that could not be stored", self.directory, lost)
         self._ended = ended
         self._letting_go = True  # from here on there is no way back, but closing can be done again
+        with self._lock:
+            if ended is None:
+                self._end_watches(EndReason.CLOSED)
+            else:
+                self._end_watches(EndReason.FAILED, ended)
+            self._tell()
         for state in [*self._scopes.values()][::-1]:
             failure = self._close_log(state, ended is None) or failure
         if self._doomed:
@@ -473,12 +482,13 @@ class Writer(Compacting):
         self._owned = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
         self._leader = self._closing = 0  # threads that do not exist here, but whose numbers may come again
-        self._end(
-            HandleForked(
-                f"the session {self.session!r} was opened by process {os.getppid()} and came here through fork",
-                "open the store again in this process, once the parent has closed it",
-            )
+        forked = HandleForked(
+            f"the session {self.session!r} was opened by process {os.getppid()} and came here through fork",
+            "open the store again in this process, once the parent has closed it",
         )
+        self._end(forked)
+        for feed in self._all_feeds():
+            feed.after_fork(End(EndReason.FAILED, forked))
         self._writer_lock.release()  # the logs' files were closed by their pool
 
     @staticmethod

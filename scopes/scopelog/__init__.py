@@ -8,6 +8,10 @@ Layout::
     aio         AsyncStore, AsyncSession, AsyncSessionReader, AsyncSessionFollower: the same for asyncio, imported from
                 there; aio_follow is its part
     addresses   value(), list_of(), ephemeral(); Value, List, Write and the scopes they belong to
+    results     what reads return
+    watching    Watch and its events: live views of a value or a list
+                (aio_watching: AsyncWatch)
+    sse         watches as server-sent events; imported from there
     metadata    a session's name and labels
     listing     which sessions a catalogue lists, and in which order
     errors      every error, one tree
@@ -62,14 +66,18 @@ from .errors import (
     WriteFailed,
 )
 from .follow import Base, Deleted, FollowEvent, Records, Retired, SessionFollower
-from .session import Element, Entry, LogRecord, Session, SessionReader
+from .results import Element, Entry
+from .session import LogRecord, Session, SessionReader
 from .store import Store
+from .watching import Change, Changed, Ended, EndReason, ListBase, ValueBase, Watch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SESSION",
     "Base",
+    "Change",
+    "Changed",
     "Coalescer",
     "CoalescerFailed",
     "Compacted",
@@ -78,6 +86,8 @@ __all__ = [
     "Durability",
     "DurabilityError",
     "Element",
+    "EndReason",
+    "Ended",
     "Entry",
     "EphemeralScope",
     "Finding",
@@ -94,6 +104,7 @@ __all__ = [
     "Json",
     "LimitExceeded",
     "List",
+    "ListBase",
     "LogPoisoned",
     "LogRecord",
     "ManualClock",
@@ -125,6 +136,8 @@ __all__ = [
     "TornTail",
     "UnsupportedPlatform",
     "Value",
+    "ValueBase",
+    "Watch",
     "Write",
     "WriteFailed",
     "ephemeral",

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
 from scopelog_engine.awaiting import AsyncWriter, in_thread
 from scopelog_engine.check import Finding
@@ -29,11 +29,11 @@ from scopelog_engine.writer import Receipt
 
 from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_tag
 from .aio_follow import AsyncSessionFollower
+from .aio_watching import AsyncSessionSource, AsyncWatch
 from .listing import Sort
 from .metadata import KEEP, Keep, changes_of_metadata
+from .results import Element, Entry, elements_of, entries_of
 from .session import (
-    Element,
-    Entry,
     LogRecord,
     Order,
     Session,
@@ -42,18 +42,17 @@ from .session import (
     check_level,
     check_lists,
     check_page,
-    elements_of,
-    entries_of,
     given_as,
     id_of,
     not_a,
 )
 from .store import Store
+from .watching import LIMIT, Changed, ListBase, ValueBase, wanted_of
 
 _AT_ONCE: Final = 256
 T = TypeVar("T")
 
-__all__ = ["AsyncSession", "AsyncSessionFollower", "AsyncSessionReader", "AsyncStore"]
+__all__ = ["AsyncSession", "AsyncSessionFollower", "AsyncSessionReader", "AsyncStore", "AsyncWatch"]
 
 
 class AsyncSession:
@@ -140,6 +139,35 @@ class AsyncSession:
                 stop_at_tag=stop_at_tag,
             )
         )
+
+    @overload
+    async def watch(
+        self, address: Value[Scope], *, limit: int = ..., after: str | None = ...
+    ) -> AsyncWatch[ValueBase | Changed]: ...
+
+    @overload
+    async def watch(
+        self,
+        address: List[Scope],
+        *,
+        cursor: int | None = ...,
+        last: int | None = ...,
+        limit: int = ...,
+        after: str | None = ...,
+    ) -> AsyncWatch[ListBase | Changed]: ...
+
+    async def watch(
+        self,
+        address: Value[Scope] | List[Scope],
+        *,
+        cursor: int | None = None,
+        last: int | None = None,
+        limit: int = LIMIT,
+        after: str | None = None,
+    ) -> AsyncWatch[Any]:
+        """See :meth:`Session.watch`: ``async with await session.watch(...) as watch``. Cancelled, there is no watch."""
+        source = AsyncSessionSource(self._writer, wanted_of(address, cursor, last, limit))
+        return await AsyncWatch(source)._begin(after)
 
     async def info(self) -> SessionInfo:
         """See :meth:`Session.info`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, overload
 
 from scopelog_engine.compacting import Compacted
 from scopelog_engine.durability import Durability
@@ -17,24 +17,10 @@ from scopelog_engine.writer import Change, Receipt, Writer
 
 from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_sequence, check_tag
 from .metadata import KEEP, Keep, changes_of_metadata
+from .results import Element, Entry, elements_of, entries_of
+from .watching import LIMIT, Changed, ListBase, SessionSource, ValueBase, Watch, wanted_of
 
 Order: TypeAlias = Literal["asc", "desc"]
-
-
-class Element(NamedTuple):
-    """An element of a list: its sequence, itself (a private copy), and its tag."""
-
-    seq: int
-    element: Json
-    tag: str | None
-
-
-class Entry(NamedTuple):
-    """A value found by a scan. ``seq`` is the write's."""
-
-    key: str
-    value: Json
-    seq: int
 
 
 class LogRecord(NamedTuple):
@@ -232,6 +218,46 @@ class Session(_Reads):
         check_level(durability)
         return self._writer.commit(SESSION.id, changes_of_metadata(name, labels), durability)
 
+    # --- watching ---------------------------------------------------------------------------------
+
+    @overload
+    def watch(
+        self, address: Value[Scope], *, limit: int = ..., after: str | None = ...
+    ) -> Watch[ValueBase | Changed]: ...
+
+    @overload
+    def watch(
+        self,
+        address: List[Scope],
+        *,
+        cursor: int | None = ...,
+        last: int | None = ...,
+        limit: int = ...,
+        after: str | None = ...,
+    ) -> Watch[ListBase | Changed]: ...
+
+    def watch(
+        self,
+        address: Value[Scope] | List[Scope],
+        *,
+        cursor: int | None = None,
+        last: int | None = None,
+        limit: int = LIMIT,
+        after: str | None = None,
+    ) -> Watch[Any]:
+        """Watch a value or a list: a base, taken in this call, then every later change, until :meth:`Watch.stop`, the
+        scope's retirement or the session's close. Waits as a read does.
+
+        Staged elements are shown when they are admitted, commits when they are stored. The base of a list is all of it,
+        or what stands behind ``cursor``, or of that the ``last`` elements. ``limit`` (1 to 10,000): of how many batches
+        the watch may be behind; then a new base takes the place of all that was not delivered. ``after``: the position
+        of an event of an earlier watch of this address; if all that came behind it is still there the watch goes on
+        from it without a base, if not, or whatever else the text is, it begins with one.
+
+        Raises what :meth:`read` raises. What goes wrong later is the error of the last event.
+        """
+        return Watch(SessionSource(self._writer, wanted_of(address, cursor, last, limit)), after)
+
     # --- state ------------------------------------------------------------------------------------
 
     def compact(self, scope: Scope = SESSION) -> Compacted:
@@ -360,14 +386,6 @@ def check_level(level: Durability | None) -> None:
 
 def _named(scope_id: str) -> str:
     return f"the scope {scope_id!r}" if scope_id else "the session scope"
-
-
-def entries_of(records: list[Record]) -> list[Entry]:
-    return [Entry(r.address.key, r.value, r.sequence) for r in records if r.address is not None]
-
-
-def elements_of(records: list[Record]) -> list[Element]:
-    return [Element(r.sequence, r.value, r.argument) for r in records]  # type: ignore[arg-type]
 
 
 def id_of(scope: Scope) -> str:

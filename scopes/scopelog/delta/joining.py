@@ -103,7 +103,7 @@ class _Join:
             return
         check_batch(batch)
         ops = _checked(batch)
-        chars = [_chars(op) for op in ops]
+        chars = [size_of(op) for op in ops]
         if self._count and self._chars + sum(chars) > JOINED_CHARS:
             self._close()
         self._count += 1
@@ -225,7 +225,7 @@ def _add_text(parts: list[str], text: str) -> None:
         parts.append(text)
 
 
-def _chars(op: WireOp) -> int:
+def size_of(op: WireOp) -> int:
     """Characters of the op's strings, and some for each value it holds."""
     if op[0] == "a" and type(op[1]) is not list:
         return len(op[-1]) + _NODE_CHARS

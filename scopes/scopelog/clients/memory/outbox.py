@@ -28,8 +28,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from scopelog.addresses import List, SessionScope, Value, Write, check_name, list_of, value
 from scopelog.aio import AsyncSession
 from scopelog.errors import InvalidInput, LimitExceeded
-from scopelog.session import Element
-from scopelog.session import Entry as StoredValue
+from scopelog.results import Element
+from scopelog.results import Entry as StoredValue
 from scopelog_engine.elements import freeze
 
 from .redaction import redact

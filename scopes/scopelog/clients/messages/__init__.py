@@ -16,6 +16,7 @@ Layout, the pure part::
 and what records it::
 
     lane            Lane: what runs, what it shows, listeners and replicas
+    watching        live views of a lane
     operations      Operation: one scope, from its beginning to the commit that retires it
     responses       Response: an assistant message that streams
     tools           ToolSink: a tool's output
@@ -49,6 +50,7 @@ from .responses import Response
 from .streaming_json import parse_streaming_json
 from .tools import ToolSink
 from .viewing import MessageView
+from .watching import Ops
 
 __all__ = [
     "Fenced",
@@ -59,6 +61,7 @@ __all__ = [
     "Lane",
     "MessageView",
     "Operation",
+    "Ops",
     "RecoveredOperation",
     "RecoveredResponse",
     "RecoveredTool",

@@ -15,7 +15,9 @@ from scopelog_engine.writer import Receipt
 
 from ...addresses import EphemeralScope, List, SessionScope, Write
 from ...aio import AsyncSession
+from ...aio_watching import AsyncWatch
 from ...session import given_as
+from ...watching import LIMIT
 from .lane import Lane, Listener, Send
 from .operations import ABORTED, Operation
 from .recovering import RecoveredOperation
@@ -24,6 +26,7 @@ from .retention import TAIL, Retention
 from .settling import Settling
 from .tools import MAX_BYTES, MAX_LINES, ToolSink
 from .viewing import MessageView
+from .watching import AsyncLaneSource, Ops
 
 __all__ = ["AsyncLane", "AsyncOperation", "AsyncResponse", "AsyncToolSink"]
 
@@ -91,6 +94,10 @@ class AsyncLane:
     def on(self, listener: Listener) -> Callable[[], None]:
         """See :meth:`Lane.on`."""
         return self.sync.on(listener)
+
+    async def watch(self, *, encoded: bool = False, limit: int = LIMIT, after: str | None = None) -> AsyncWatch[Ops]:
+        """See :meth:`Lane.watch`: ``async with await lane.watch() as watch``."""
+        return await AsyncWatch(AsyncLaneSource(self.sync, limit, encoded))._begin(after)
 
     def replicate(self, send: Send) -> Callable[[], None]:
         """See :meth:`Lane.replicate`."""

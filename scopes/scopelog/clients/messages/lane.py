@@ -21,12 +21,15 @@ from contextlib import contextmanager
 from typing import Any, Final, Self, TypeAlias, cast
 
 from scopelog_engine.elements import Json
+from scopelog_engine.feeds import Feed
 
 from ...addresses import List, SessionScope, Write, check_name
 from ...delta import Encoder, Tracker, track
+from ...delta.joining import size_of
 from ...delta.ops import Op
 from ...errors import InvalidInput
 from ...session import Session, given_as
+from ...watching import LIMIT, Watch
 from .copying import finite
 from .fencing import ended
 from .operations import Operation
@@ -35,6 +38,7 @@ from .reading import Entry, history
 from .recovering import RecoveredOperation, recover
 from .settling import list_of_writes
 from .streams import Stream
+from .watching import LaneSource, Ops, Shown, brought_forward
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +92,8 @@ class Lane:
         self._torn = False  # whether a flush was interrupted: nobody knows then who has got what
         self._listeners: list[Listener] = []
         self._replicas: list[_Replica] = []
+        self._feed: Feed | None = None  # of those who watch
+        self._shown: Shown | None = None  # the last base of theirs
 
     # --- operations -------------------------------------------------------------------------------
 
@@ -279,11 +285,15 @@ class Lane:
         ops = self._tracker.flush()
         if torn:
             self._lose()
+            if self._feed is not None:
+                self._feed.skip(self._feed.sequence + 1)
             for replica in tuple(self._replicas):
                 replica.rebase()
         elif ops:
             for op in ops:
                 self._route(op)
+            if self._feed is not None:
+                self._publish(self._feed, ops)
             if self._replicas:
                 for replica in tuple(self._replicas):
                     replica.send(ops)
@@ -362,6 +372,55 @@ class Lane:
             self._replicas.append(replica)
             replica.rebase()
         return lambda: self._remove(self._replicas, replica)
+
+    def watch(self, *, encoded: bool = False, limit: int = LIMIT, after: str | None = None) -> Watch[Ops]:
+        """Watch the lane's value: :class:`Ops`, the first one a base, then one for every change, until
+        :meth:`Watch.stop` or the session's close.
+
+        ``encoded``: as they cross a transport, to a decoder that may be new or the one of the watch before. ``limit``
+        and ``after``: see :meth:`Session.watch`. Who watches takes events in its own thread and time; nothing of it
+        holds up the lane. Raises a kind of :class:`HandleUnusable` once the session is closed.
+        """
+        return Watch(LaneSource(self, limit, encoded), after)
+
+    def _feed_for(self, watcher: object, limit: int) -> Feed:
+        """The feed, with one more watcher. Holds the lane."""
+        feed = self._feed
+        if feed is None or feed.ended is not None:
+            feed = Feed(0, limit)
+            self.session._writer.adopt_feed(feed)
+            self._shown = None
+            self._feed = feed
+        elif self._torn and not self._telling:
+            self._hand_out()
+        feed.limit = max(feed.limit, limit)
+        feed.watchers.add(watcher)
+        return feed
+
+    def _publish(self, feed: Feed, ops: list[Op]) -> None:
+        """Once for all who watch, however many they are."""
+        size = sum(size_of(op) for op in ops)
+        if feed.add(feed.sequence + 1, size, ops) and not feed.watchers:
+            self._feed = self._shown = None
+            self.session._writer.release_feed(feed)
+
+    def _shown_at(self, feed: Feed) -> Shown:
+        """The value at a batch of the feed, which holds all that came behind it."""
+        shown = self._shown
+        shown = brought_forward(shown) if shown is not None and shown.feed is feed else None
+        if shown is None:
+            with self._lock:
+                if feed is self._feed and not self._telling:
+                    self._hand_out()  # nothing, unless a change was interrupted
+                shown = Shown(feed, feed.number, finite(self.state))
+        self._shown = shown
+        return shown
+
+    def _stop_watching(self, watcher: object, feed: Feed) -> None:
+        with self._lock:
+            feed.watchers.discard(watcher)
+            if not feed.watchers:
+                self._shown = None  # it may be large
 
     def _remove(self, those: list[Any], one: object) -> None:
         with self._lock:

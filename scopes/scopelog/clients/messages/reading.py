@@ -9,8 +9,9 @@ from scopelog_engine.layout import MAX_DEPTH
 
 from ...addresses import SESSION, EphemeralScope, List, Scope, SessionScope, Value
 from ...delta import UNDEFINED, Decoder, apply, join_batches
-from ...session import Element, Order
-from ...session import Entry as StoredValue
+from ...results import Element
+from ...results import Entry as StoredValue
+from ...session import Order
 from .outcomes import nests_deeper, sendable_message
 from .places import BASE, entries
 
