@@ -280,6 +280,8 @@ class ModelSession:
         if trying is not None and trying[0] == scope and not later:
             every += trying[1]
         every = [op for op in every if op.seq > boundary]
+        if life.high <= boundary:
+            life = replace(life, high=0)  # what was compacted is over
         floor = life.power if power else life.process
         replayed = prefix(every, got, floor if floor > boundary else 0, f"scope {scope!r}")
         return _restarted(life, replayed, power)

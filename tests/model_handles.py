@@ -156,7 +156,7 @@ class Handles:
         """How often the scope's log has been compacted; 0 if it has none."""
         try:
             with self.open_store().reader(sid) as reader:
-                found = reader._reader._snapshot().surveys.get(scope)
+                found = getattr(reader, "sync", reader)._reader._snapshot().surveys.get(scope)
                 return found.header.generation if found is not None else 0
         except NoSuchSession:
             return 0
