@@ -176,10 +176,19 @@ class Compacting(Reading):
         me = threading.get_ident()
         fresh: LogFile | None = None
         with self._lock:
-            while self._leader or self._gate:
-                self._wait()
-            self._check()
-            self._leader = me
+            self._readers += 1  # as a reader: whoever would lead next lets us in first
+            try:
+                while self._leader:
+                    self._wait()
+                self._check()
+                self._leader = me
+            finally:
+                self._readers -= 1
+                if self._gate:
+                    self._gate -= 1
+                    self._tell()
+                    if self._leader != me and not self._gate and self._asked:
+                        self._kick()
         try:
             if state.gone or state.log is not log:  # retired meanwhile
                 return Compacted(0, 0)
