@@ -86,6 +86,7 @@ class Handles:
         self.models: dict[str, ModelSession] = {}
         self.sessions: dict[str, Session] = {}
         self.faulty = False
+        self.leftovers = False  # whether a file could not be removed
         self.poisoned: set[tuple[str, str]] = set()
         self.doubtful: set[str] = set()
         self.store: Store | None = None

@@ -257,6 +257,8 @@ class Rig(Handles):
         self.disk.heal()
         store = self.open_store()
         found = [finding for finding in store.check() if finding.severity != "note"]
+        if self.leftovers:  # of a sidecar whose birth failed, and whose removal did: the next open sets it aside
+            found = [finding for finding in found if (finding.severity, finding.reason) != ("torn", "header")]
         assert not found, found
         assert set(store.sessions()) <= set(self.models)
         for sid in self.models:

@@ -86,6 +86,7 @@ class StoreMachine(SessionRules):
     @rule(fault=FAULTS, nth=st.integers(1, 4))
     def fail(self, fault: tuple[str, int | None, bool, int | None], nth: int) -> None:
         op, code, persistent, short = fault
+        self.rig.leftovers = self.rig.leftovers or op == "unlink"
         self.rig.disk.fail(op, nth, code, PATH, persistent, short)
         self.rig.faulty = True
 
