@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fuzz.simdisk import SimDisk
-from scopelog import Durability, EndReason, ManualClock, ScopelogError, Session, Store
+from scopelog import SESSION, Durability, EndReason, ManualClock, ScopelogError, Session, Store
 
 from .watch_rig import MAIN_ADDRESSES, SCOPE, SCOPE_ADDRESSES, Follower, state_of
 
@@ -112,6 +112,12 @@ class WatchMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, 50, 150, 6000]))
     def pass_time(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds / 1000)
+
+    @rule(scope=st.sampled_from([SESSION, SCOPE]))
+    def compact(self, scope: Any) -> None:
+        """Nothing that is shown changes."""
+        with contextlib.suppress(ScopelogError):
+            self.session.compact(scope)
 
     @rule(address=st.sampled_from(LISTS))
     def seal(self, address: Any) -> None:
