@@ -5,6 +5,7 @@ Crashes at every step stand in ``test_crash_points.py``, random ones in ``test_m
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from errno import EIO, ENOSPC
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fuzz.simdisk import LoseAll, SimDisk
+from fuzz.simdisk import LoseAll, SimCrash, SimDisk
 from scopelog import (
     SESSION,
     Durability,
@@ -464,6 +465,72 @@ def test_a_copy_is_the_session_as_it_was(store_path: Path) -> None:
             assert copy.scopes() == ["op-1"] and copy.get(STATE) == "its own"
         store.copy("then", "of the copy", upto=then[-2].seq + 1)
         assert unsound(store.check(deep=True)) == []
+
+
+def test_a_copy_cut_down_at_every_step_of_the_disk() -> None:
+    """The new session is there as a whole, or not at all and can be made; the source is as it was."""
+
+    def start() -> tuple[SimDisk, Store]:
+        disk = SimDisk()
+        return disk, Store.open("/store", fs=disk, clock=ManualClock())
+
+    def prepare(store: Store) -> dict[str, Any]:
+        with store.session(CHAT) as session:
+            full(session)
+            session.flush(Durability.POWER)
+            return answers(session)
+
+    disk, store = start()
+    wanted = prepare(store)
+    base = disk.steps
+    last = store.copy(CHAT, "new")
+    steps = disk.steps - base
+    assert steps > 5
+    for number in range(1, steps + 1):
+        for mode, count in (("before", 0), ("torn", 40), ("after", 0)):
+            disk, store = start()
+            prepare(store)
+            disk.crash_at(base + number, mode, count)  # type: ignore[arg-type]
+            with contextlib.suppress(SimCrash):
+                store.copy(CHAT, "new")
+            for left in (disk.kill(), *disk.crash_states(6, seed=number)):
+                with Store.open("/store", fs=left, clock=ManualClock()) as again:
+                    assert unsound(again.check()) == []
+                    assert again.sessions() in ([CHAT], [CHAT, "new"])
+                    if again.sessions() == [CHAT]:
+                        assert again.copy(CHAT, "new") == last
+                    with again.session("new") as copy, again.session(CHAT) as session:
+                        assert not copy.recovery.torn
+                        assert copy.read(MESSAGES) == wanted["messages"] and copy.scan("chat") == wanted["values"]
+                        assert answers(session) == wanted
+
+
+def test_a_store_that_is_copied_by_other_tools_in_the_middle(
+    store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, while and after the new file is written: each opens, with all that there was."""
+    images: list[Any] = []
+    for name in ("copy", "store", "finish"):
+        original = getattr(compact.Rewrite, name)
+
+        def spied(rewrite: Any, *args: Any, original: Any = original, **options: Any) -> Any:
+            images.append(image_of(store_path))
+            found = original(rewrite, *args, **options)
+            images.append(image_of(store_path))
+            return found
+
+        monkeypatch.setattr(compact.Rewrite, name, spied)
+    with Store.open(store_path) as store, store.session(CHAT) as session:
+        full(session)
+        session.flush()
+        wanted = answers(session)
+        session.compact()
+        session.compact(SCOPE)
+        images.append(image_of(store_path))
+    assert len(images) > 10
+    for number, image in enumerate(images):
+        with Store.open(lay(tmp_path / f"copy-{number}", image)) as store, store.session(CHAT) as session:
+            assert answers(session) == wanted and not session.recovery.torn
 
 
 def test_what_cannot_be_copied(store_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from .compact import Rewrite, alive_in, floor_and_lives
-from .errors import ScopelogError, WriteFailed
+from .errors import HandleUnusable, ScopelogError, WriteFailed
 from .frame import Frame
 from .handle import Handle, Pin
 from .header import KIND_MAIN, Header
@@ -30,6 +30,7 @@ from .view import LogView
 from .workers import COMPACTORS
 
 ROTATE_BYTES: Final = 4 * 1024 * 1024  # a log below this is not rotated
+_SYNCS: Final = 3  # of the new file
 ROTATE_TIMES: Final = 4  # nor one that has not grown so many times since
 
 _log = logging.getLogger(__name__)
@@ -87,6 +88,8 @@ class Compacting(Reading):
     def _compact_soon(self, log: LogFile, scope: str) -> None:
         try:
             done = self.compact(scope)
+        except HandleUnusable as error:
+            _log.debug("%s was not compacted: %s", log.path, error.cause)  # the session was closed meanwhile
         except ScopelogError as error:
             _log.warning("%s was not compacted: %s", log.path, error.cause)
             self._plan_compaction(log, log.end)
@@ -205,6 +208,8 @@ class Compacting(Reading):
             log.replaced = True  # before the rename: from here on no append may go to the old file
             self._env.fs.rename(temp, log.path)
             self._go_on_with(state, log, fresh, pin)
+            self.counters.bytes += fresh.end
+            self.counters.syncs += _SYNCS
             fresh.sync_name()  # the old file must not come back: what is appended from now on is in the new one alone
             return Compacted(before, fresh.end)
         finally:
