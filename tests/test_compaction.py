@@ -495,7 +495,7 @@ def test_a_copy_cut_down_at_every_step_of_the_disk() -> None:
                 store.copy(CHAT, "new")
             for left in (disk.kill(), *disk.crash_states(6, seed=number)):
                 with Store.open("/store", fs=left, clock=ManualClock()) as again:
-                    assert unsound(again.check()) == []
+                    assert [f for f in again.check() if f.severity == "corrupt"] == []
                     assert again.sessions() in ([CHAT], [CHAT, "new"])
                     if again.sessions() == [CHAT]:
                         assert again.copy(CHAT, "new") == last

@@ -216,7 +216,7 @@ class _Session:
                 found = survey(file, path, judge=judge, whole=newest is None)
             self._judge(found, path, judge, end)
             if kind == KIND_MAIN:
-                self._main_last = found.last.last
+                self._main_last = found.sequence
                 self._main = LogView.of_survey(handle, path, found)
                 keep = True
             elif max(header.base, header.after) > self._main_last:

@@ -7,6 +7,8 @@ new one does, which was durable before it got its name. Both hold everything tha
 from __future__ import annotations
 
 import logging
+import math
+import os
 import threading
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,13 +21,15 @@ from .frame import Frame
 from .handle import Handle, Pin
 from .header import KIND_MAIN, Header
 from .info import totals_of
-from .layout import FORMAT_MAJOR, FORMAT_MINOR, TEMP_SUFFIX
+from .layout import FORMAT_MAJOR, FORMAT_MINOR, TEMP_SUFFIX, scope_file_sequence
 from .lines import RETIRE, Record
 from .logfile import LogFile
 from .reading import Reading
 from .scope import ScopeState, sequence_of
 from .storing import PERSISTENCE
+from .stretch import Closed
 from .survey import survey
+from .tail import Tail
 from .view import LogView
 from .workers import COMPACTORS
 
@@ -55,25 +59,30 @@ class Compacting(Reading):
         """
         self._refuse_reentry()
         me = threading.get_ident()
-        with self._lock:
-            while self._compacting not in (0, me):  # our own number: left by an interruption
-                self._wait()
-            self._check()
-            self._compacting = me
         try:
-            return self._compact(scope)
-        finally:
-            kept: BaseException | None = None
-            for _ in range(PERSISTENCE):
+            with self._lock:
+                while self._compacting not in (0, me):  # our own number: left by an interruption
+                    self._wait()
+                self._check()
+                self._compacting = me
+            done = self._compact(scope)
+            self._end_compaction(me)
+            return done
+        except BaseException:
+            for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
                 try:
-                    with self._lock:
-                        self._compacting = 0
-                        self._tell()
+                    self._end_compaction(me)
                     break
-                except BaseException as error:  # noqa: BLE001 - raised below
-                    kept = kept or error
-            if kept is not None:
-                raise kept
+                except BaseException:  # noqa: BLE001 - the first one is raised
+                    continue
+            raise
+
+    def _end_compaction(self, me: int) -> None:
+        """Let the next one begin; may be done twice."""
+        with self._lock:
+            if self._compacting == me:
+                self._compacting = 0
+                self._tell()
 
     def rotate(self, scope: str) -> None:
         """Much of a scope's log has become void: have it compacted, by a thread, if it is long enough for that."""
@@ -84,6 +93,28 @@ class Compacting(Reading):
                 return
             log.compacted_to = log.end  # until that is done; and if it fails, not before it has grown as much again
             COMPACTORS.submit(partial(self._compact_soon, log, scope))
+
+    def _plan_soon(self, log: LogFile, scope: str) -> None:
+        """Of a log that was compacted by an earlier handle: find how long it was then, and plan on from there."""
+        try:
+            with self._lock:
+                state = self._readable(scope)
+                if state is None or state.log is not log:
+                    return
+                view = self._snapshot(state)
+            assert view is not None
+            try:
+                length = _length_compacted(view)
+            finally:
+                view.let_go()
+        except HandleUnusable:
+            return
+        except ScopelogError as error:
+            _log.warning("%s will not be compacted by itself: %s", log.path, error.cause)
+            return
+        with self._lock:
+            if math.isinf(log.compact_at):
+                self._plan_compaction(log, length)
 
     def _compact_soon(self, log: LogFile, scope: str) -> None:
         try:
@@ -132,9 +163,12 @@ class Compacting(Reading):
         living = [other.log.header.first for other in others if other.log is not None]
         waiting = [[*other.pending, *other.aside] for other in others if other.log is None]
         unborn = [min(map(sequence_of, entries)) for entries in waiting if entries]
+        # A file that could not be read may hold a life: the floor lies below it, so its retirement is kept as well.
+        unread = [scope_file_sequence(os.path.basename(one.path)) for one in self.recovery.unreadable]
+        unborn += [first for first in unread if first is not None]
         floor, lives = floor_and_lives(log.last_sequence, living, unborn)
         if floor < old.floor:  # what was dropped below the old one is told by nothing else
-            floor, lives = old.floor, tuple(first for first in old.lives if first in living)
+            floor, lives = old.floor, tuple(first for first in old.lives if first in living or first in unread)
         updated = max(totals_of(view).time, old.updated)
         changed: Header = msgspec.structs.replace(header, floor=floor, lives=lives, updated=updated)
         return changed
@@ -178,8 +212,44 @@ class Compacting(Reading):
         """While nobody stores: copy what came in, give the file its name, and go on with it."""
         me = threading.get_ident()
         fresh: LogFile | None = None
+        done = Compacted(0, 0)
+        try:
+            self._lead_next(me)
+            if not state.gone and state.log is log:  # else it was retired meanwhile
+                log.check()
+                self._writer_lock.check()
+                # The new file says that all of it is durable. A power cut may undo the rename: so the old one must be.
+                if state is not self._main:
+                    self._anchor(log)
+                log.sync()
+                before = log.end
+                rewrite.copy(log.view, lambda _: True, after=last)
+                rewrite.finish(log.last_sequence)
+                fresh = self._successor(log, handle, pin)
+                log.replaced = True  # before the rename: from here on no append may go to the old file
+                self._env.fs.rename(temp, log.path)
+                self._go_on_with(state, log, fresh, pin)
+                self.counters.bytes += fresh.end
+                self.counters.syncs += _SYNCS
+                fresh.sync_name()  # the old file must not come back: what is appended from now on is in this one alone
+                done = Compacted(before, fresh.end)
+            self._step_down(state, log, fresh, pin, me)
+        except BaseException:
+            for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
+                try:
+                    self._step_down(state, log, fresh, pin, me)
+                    break
+                except BaseException:  # noqa: BLE001 - the first one is raised
+                    continue
+            raise
+        if self._doomed:
+            self._unlink_doomed()
+        return done
+
+    def _lead_next(self, me: int) -> None:
+        """Take the lead as a reader is let in: whoever would lead next waits."""
         with self._lock:
-            self._readers += 1  # as a reader: whoever would lead next lets us in first
+            self._readers += 1
             try:
                 while self._leader:
                     self._wait()
@@ -192,38 +262,6 @@ class Compacting(Reading):
                     self._tell()
                     if self._leader != me and not self._gate and self._asked:
                         self._kick()
-        try:
-            if state.gone or state.log is not log:  # retired meanwhile
-                return Compacted(0, 0)
-            log.check()
-            self._writer_lock.check()
-            # The new file says that all of it is durable. A power cut may undo the rename: so the old one must be, too.
-            if state is not self._main:
-                self._anchor(log)
-            log.sync()
-            before = log.end
-            rewrite.copy(log.view, lambda _: True, after=last)
-            rewrite.finish(log.last_sequence)
-            fresh = self._successor(log, handle, pin)
-            log.replaced = True  # before the rename: from here on no append may go to the old file
-            self._env.fs.rename(temp, log.path)
-            self._go_on_with(state, log, fresh, pin)
-            self.counters.bytes += fresh.end
-            self.counters.syncs += _SYNCS
-            fresh.sync_name()  # the old file must not come back: what is appended from now on is in the new one alone
-            return Compacted(before, fresh.end)
-        finally:
-            kept: BaseException | None = None
-            for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
-                try:
-                    self._step_down(state, log, fresh, pin, me)
-                    break
-                except BaseException as error:  # noqa: BLE001 - raised below
-                    kept = kept or error
-            if kept is not None:
-                raise kept
-            if self._doomed:
-                self._unlink_doomed()
 
     def _go_on_with(self, state: ScopeState, log: LogFile, fresh: LogFile, pin: Pin) -> None:
         """The log is whichever file has the name. May be done twice."""
@@ -276,3 +314,11 @@ class Compacting(Reading):
         fresh.names_changed()
         fresh.view.index = log.view.index
         return fresh
+
+
+def _length_compacted(view: LogView) -> int:
+    """About how long the log was after its last compaction: up to the newest stretch that holds nothing younger."""
+    stretch: Tail | Closed = view.tail
+    while stretch.first > view.header.high and stretch.previous:
+        stretch = view.before(stretch)
+    return stretch.end if stretch.first <= view.header.high else stretch.start

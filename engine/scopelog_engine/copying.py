@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from .clock import Clock
 from .compact import Rewrite
 from .errors import InvalidInput, NoSuchSession, WriteFailed
 from .fs import FileSystem
@@ -27,6 +28,7 @@ class Home(Protocol):
     """What of a store is needed here."""
 
     fs: FileSystem
+    clock: Clock
     identity: str
 
     def directory(self, session: str) -> str:
@@ -73,7 +75,7 @@ def _write(store: Home, reader: Reader, directory: str, new: str, end: int) -> N
     view = reader.main
     old = view.header
     header = msgspec.structs.replace(
-        new_header(KIND_MAIN, store.identity, session=new, time=old.time),
+        new_header(KIND_MAIN, store.identity, session=new, time=store.clock.wall_ms()),
         limits=old.limits,
         floor=end,  # retirements are left out
         updated=totals_of(view).time if end == reader.last_sequence(SESSION) else 0,

@@ -109,7 +109,7 @@ class LogFile(SyncedLog):
             path,
             survey.header,
             epoch=epoch,
-            sequence=survey.last.last,
+            sequence=survey.sequence,
             counters=counters,
             monotonic=monotonic,
             sync_parents=sync_parents,
@@ -121,7 +121,7 @@ class LogFile(SyncedLog):
         log.clean = survey.clean and log._size == survey.end
         log.frame_epoch = survey.last.epoch
         log.durable = survey.end if proved else survey.mark
-        log.durable_sequence = survey.last.last if proved or survey.clean else survey.marked_sequence
+        log.durable_sequence = survey.sequence if proved or survey.clean else survey.marked_sequence
         log._rewrite_from = None if proved else survey.mark
         handle.unsynced = not proved and not log.clean
         # A mark is written only after they were; but in a compacted log its closing frame has one before its rename is

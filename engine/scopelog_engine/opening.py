@@ -76,7 +76,7 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
             store=store.identity,
             session=session,
             main=view,
-            main_last=main.survey.last.last if main is not None else -1,
+            main_last=main.survey.sequence if main is not None else -1,
             report=report,
         )
         opened += [car.log for car in (*sidecars.living, *sidecars.dead)]

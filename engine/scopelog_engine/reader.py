@@ -133,7 +133,7 @@ class Reader:
         except FileNotFoundError:
             raise NoSuchSession(f"there is no session {self.session!r}", "look at the list of sessions") from None
         fresh.views[SESSION], fresh.surveys[SESSION] = main, found
-        main_last = found.last.last
+        main_last = found.sequence
         lives: list[tuple[LogView, Survey]] = []
         for name in names:
             first = scope_file_sequence(name)
@@ -317,14 +317,14 @@ class Reader:
     def last_sequence(self, scope: str) -> int:
         """Last sequence stored in a scope, 0 if the scope is not alive."""
         found = self._snapshot().surveys.get(scope)
-        return found.last.last if found is not None else 0
+        return found.sequence if found is not None else 0
 
     def durable_sequence(self, scope: str, level: Durability) -> int:
         """Last sequence that is stored, or (at POWER) proved by a durable mark that the log carries."""
         found = self._snapshot().surveys.get(scope)
         if found is None:
             return 0
-        return found.last.last if level is Durability.PROCESS else found.marked_sequence
+        return found.sequence if level is Durability.PROCESS else found.marked_sequence
 
     @property
     def main(self) -> LogView:

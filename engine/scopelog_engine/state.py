@@ -148,6 +148,7 @@ class SessionState(ABC):
         self._quota = 0  # reserved of the store's bound
         self._doomed: list[tuple[str, int]] = []  # sidecars to unlink once main is durable up to the sequence
         self._undurable: dict[str, int] = {}  # retirements that main has not synced yet
+        self._inherited = 0  # main's last sequence when it was opened: of what is not durable up to it nobody knows
         self._watched: dict[str, ScopeFeeds] = {}  # scopes that somebody watches, alive or not
         self._guests: list[Feed] = []  # feeds of others, which end with the session
         self._epoch_proved = False

@@ -351,7 +351,7 @@ class Storing(Looping):
             time=env.clock.wall_ms(),
             base=base,
             first=0 if main else first,
-            after=0 if main else self._undurable.get(state.scope, 0),
+            after=0 if main else max(self._undurable.get(state.scope, 0), self._doubtful()),
         )
         directory = self.directory
         log = LogFile(
@@ -367,6 +367,11 @@ class Storing(Looping):
         )
         self._plan_compaction(log, 0)
         return log
+
+    def _doubtful(self) -> int:
+        """Main's last sequence as it was found, unless that is durable: a retirement of any scope may be among it."""
+        main = self._main.log
+        return 0 if main is None or main.durable_sequence >= self._inherited else self._inherited
 
     def _plan_compaction(self, log: LogFile, length: int) -> None:
         """Have the log compacted once it has grown from ``length`` as much as the settings say, if they do."""

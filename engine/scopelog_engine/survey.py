@@ -41,6 +41,12 @@ class Survey(NamedTuple):
     high: int  # highest sequence of any valid frame, those behind B included
     epoch: int  # highest epoch, likewise
 
+    @property
+    def sequence(self) -> int:
+        """The log's last sequence. Of a compacted or copied log the last record may be missing, and the closing frame
+        that says so torn: the header has it, too."""
+        return max(self.last.last, self.header.high, self.header.floor)
+
     def damage(self, path: str) -> CorruptLog:
         """The error for a CORRUPT (or, to a caller that expected no end here, torn) log."""
         fault = self.fault or Fault.MAGIC
@@ -78,7 +84,7 @@ def survey(file: Readable, path: str, *, judge: bool = True, whole: bool = False
     walk, mark = run.walk, run.mark
     last = walk.last or first
     clean = last.kind == KIND_CLOSE
-    high, epoch = last.last, last.epoch
+    high, epoch = max(last.last, header.high, header.floor), max(last.epoch, header.high_epoch)
     verdict, covered = LIVE, False
     if walk.offset < size:
         covered = cover_reaches(file, path, walk.offset, size)

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .durability import Durability
@@ -25,6 +26,7 @@ from .errors import (
     WriteFailed,
 )
 from .feeds import End, EndReason
+from .header import KIND_MAIN
 from .info import SessionInfo, info_of
 from .layout import MAX_COMMIT_BYTES, MAX_SEQUENCE
 from .lines import APPEND, RETIRE, SET, Address, new_tuple
@@ -43,6 +45,7 @@ from .scope import (
 )
 from .storing import PERSISTENCE
 from .watching import Watching
+from .workers import COMPACTORS
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -107,7 +110,12 @@ class Writer(Watching):
         if state is None:
             state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
         state.log = log
-        self._plan_compaction(log, log.end if log.header.generation else 0)
+        if log.header.kind == KIND_MAIN:
+            self._inherited = log.last_sequence
+        if not log.header.generation:
+            self._plan_compaction(log, 0)
+        elif self.settings.compact_growth:
+            COMPACTORS.submit(partial(self._plan_soon, log, scope))
 
     def doom(self, scope: str, path: str, boundary: int) -> None:
         """Unlink a dead sidecar once its retirement is durable."""
