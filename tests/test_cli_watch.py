@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import pytest
 
-from scopelog import Store, ephemeral
+from scopelog import Deleted, InvalidInput, Store, ephemeral
 from scopelog.cli.watching import _behind
 from scopelog.clients.messages import FollowedMessages, Lane, recover
 from scopelog.clients.messages.following import Output, Over, Settled, Streaming, Unreadable
@@ -143,6 +143,54 @@ def test_the_fold_is_what_recover_finds(store_path: Path, begin: int) -> None:
         assert [c.entry["entryId"] for c in changes if isinstance(c, Settled)] == ["e", "call"]
         assert Over("op") in changes and messages._streams == {}
         follower.close()
+
+
+def test_what_has_settled_is_not_shown_as_streaming(store_path: Path) -> None:
+    """In an operation that goes on: neither behind its settlement, nor to whoever begins then."""
+    with Store.open(store_path) as store, store.session("s") as session:
+        text = "abc"
+        operation = Lane(session).begin("op")
+        response, sink = operation.response("e"), operation.tool("call")
+        messages, late = FollowedMessages(), FollowedMessages()
+        with store.follow("s") as follower:
+            for frame in frames_of(text):
+                response.take(frame)
+            sink.write("out")
+            session.flush()
+            response.settle(message_of(text))
+            sink.settle()
+            other = operation.response("e-2")
+            for frame in frames_of("x"):
+                other.take(frame)
+            session.flush()
+            changes = [change for event in follower.poll() for change in messages.take(event)]
+            behind = [c for c in changes[-1:] if isinstance(c, Streaming)]
+            assert [c.entry_id for c in behind] == ["e-2"]
+        with store.follow("s") as follower:
+            changes = [change for event in follower.poll() for change in late.take(event)]
+            assert [c.entry_id for c in changes if isinstance(c, Streaming)] == ["e-2"]
+            assert not any(isinstance(c, Output) for c in changes)
+
+
+def test_resumed_in_the_middle_of_a_stream_it_is_told_so(store_path: Path) -> None:
+    """It was blind to it in silence until the next base."""
+    with Store.open(store_path) as store, store.session("s") as session:
+        response = Lane(session).begin("op").response("e")
+        frames = frames_of("abcdef")
+        for frame in frames[:4]:
+            response.take(frame)
+        session.flush()
+        with store.follow("s") as follower:
+            position = [event.position for event in follower.poll() if not isinstance(event, Deleted)][-1]
+        for frame in frames[4:]:
+            response.take(frame)
+        session.flush()
+        with store.follow("s", str(position)) as follower:
+            messages = FollowedMessages()
+            changes = [change for event in follower.poll() for change in messages.take(event)]
+            assert [type(change) for change in changes] == [Unreadable]
+        with pytest.raises(InvalidInput, match="no event of a follower"):
+            messages.take("x")  # type: ignore[arg-type]
 
 
 def test_a_stream_that_cannot_be_folded_is_passed_over_until_its_next_base(store_path: Path) -> None:

@@ -12,6 +12,7 @@ from scopelog_engine.errors import HandleClosed, ScopelogError
 from scopelog_engine.notify import Watch
 from scopelog_engine.position import Position
 
+from .results import check_timeout
 from .session import LogRecord, SessionReader, log_record
 
 
@@ -104,6 +105,7 @@ class SessionFollower:
 
         Raises what :meth:`poll` raises, but for :class:`HandleClosed`.
         """
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.ended:
             event = self._next_there_is()

@@ -54,6 +54,8 @@ async def server_sent_events(
     """
     if not isinstance(watch, AsyncWatch):
         raise InvalidInput(f"{given_as(watch)} is no AsyncWatch", "pass await AsyncSession.watch(...)")
+    if type(heartbeat) not in (int, float) or not 0 < heartbeat < float("inf"):
+        raise InvalidInput(f"heartbeat is {heartbeat!r}", "pass a number of seconds above 0")
     coming: asyncio.Future[Any] | None = None
     pause: asyncio.Future[object] | None = None
     try:

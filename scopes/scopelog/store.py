@@ -118,8 +118,8 @@ class Store:
     ) -> SessionFollower:
         """Follow a session that any process writes, without its lock: what is new, as it becomes visible.
 
-        ``position``: where to resume, that of an earlier event or its text; None begins with a :class:`Base`, as does
-        a position that cannot be gone on from. ``durable``: nothing that a power cut could take back, so that what is
+        ``position``: where to resume, that of an earlier event or its text; None or '' begins with a :class:`Base`, as
+        does a position that cannot be gone on from. ``durable``: nothing that a power cut could take back, so that what is
         told has always happened; the last commit of an idle session is told with the next one, or when it is closed.
         ``scope``: records of that scope alone; of the session scope with all retirements, which are its writes.
 
@@ -127,7 +127,7 @@ class Store:
         :class:`InvalidInput` for a text that is no position.
         """
         if isinstance(position, str):
-            position = Position.parse(position)
+            position = Position.parse(position) if position else None  # '': a client that has none yet
         if position is not None and not isinstance(position, Position):
             raise InvalidInput(f"the position is {given_as(position)}", "pass a Position, or its text")
         wanted = None if scope is None else id_of(scope)

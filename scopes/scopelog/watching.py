@@ -21,7 +21,7 @@ from scopelog_engine.watching import Looked, Wanted
 from scopelog_engine.writer import Writer
 
 from .addresses import List, Scope, Value, check_sequence
-from .results import Element, Entry, elements_of
+from .results import Element, Entry, check_timeout, elements_of
 
 MAX_LIMIT: Final = 10_000
 _REMEDY: Final = "pass an int from 1 to 10,000"
@@ -235,6 +235,7 @@ class Watch(Following[E]):
     def next(self, timeout: float | None = None) -> E | Ended | None:
         """Wait for the next event, for at most ``timeout`` seconds; None if there was none. Once the watch has ended
         it is always its last event."""
+        check_timeout(timeout)
         mark = self._mark()
         try:
             while True:

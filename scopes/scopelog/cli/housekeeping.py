@@ -53,7 +53,7 @@ def compact(store: str, session: str | None, as_json: bool) -> None:
                     output.put_text(printable(f"{name}{what}: {log.before:,} -> {log.after:,} bytes"))
             output.flush()
         if not as_json:
-            output.put_text(f"{output.count(total[0] - total[1], 'byte')} given back")
+            output.put_text(f"{output.count(max(0, total[0] - total[1]), 'byte')} given back")
         survey.finish()
 
 

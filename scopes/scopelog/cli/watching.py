@@ -100,6 +100,7 @@ class _Text:
     def __init__(self, session: str) -> None:
         self._session = session
         self._shown: dict[tuple[str, str], list[str]] = {}  # of each stream: of each block, what was printed
+        self._over: list[tuple[str, str]] = []  # streams of operations that have ended
         self._at: tuple[str, str, int] | None = None  # where the cursor stands
         self._line_open = False
         self._styled = output.is_terminal()
@@ -114,8 +115,10 @@ class _Text:
         elif isinstance(change, Settled):
             self._settled(change)
         elif isinstance(change, Over):
-            for stream in [key for key in self._shown if change.operation in (None, key[0])]:
-                del self._shown[stream]
+            for stream in self._over:
+                self._shown.pop(stream, None)
+            # not yet: the last message of the operation settles in the same commit
+            self._over = [key for key in self._shown if change.operation in (None, key[0])]
         elif isinstance(change, Unreadable):
             self.note(f"a stream of operation {change.operation} cannot be shown: {change.error.cause}")
 

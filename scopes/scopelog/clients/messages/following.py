@@ -11,9 +11,9 @@ from ...addresses import ephemeral
 from ...delta import UNDEFINED, Decoder, apply
 from ...errors import InvalidInput
 from ...follow import Base, Deleted, FollowEvent, Records, Retired
-from ...session import LogRecord, SessionReader
-from .places import ASSISTANT_OUTPUT, BASE, TOOL_OUTPUT
-from .reading import response_state
+from ...session import LogRecord, SessionReader, given_as
+from .places import ASSISTANT_OUTPUT, BASE, OPERATIONS, TOOL_OUTPUT, entries, running_operation
+from .reading import entries_since, response_state, settled_name
 
 ENTRIES = "messages.entries"
 
@@ -82,30 +82,42 @@ class _Stream:
 
 
 class FollowedMessages:
-    """Folds the events of a :class:`SessionFollower` of a whole session. Not thread-safe.
+    """Folds the events of a :class:`SessionFollower` of a whole session, from its base on. Not thread-safe.
+
+    In the commit that ends an operation :class:`Over` comes before the last :class:`Settled`. A position is good only
+    together with the object that took what came before it: keep both, pickled, or begin without a position.
 
     Memory: the messages and outputs that are streaming, and nothing of what has settled.
     """
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str, str], _Stream] = {}
+        self._settled: set[tuple[str, str, str]] = set()  # streams whose message has settled: of no use any more
 
     def take(self, event: FollowEvent) -> list[Change]:
         """What an event changes. Streams that are under way at a :class:`Base` are among it; what has settled before is
         not. The reader of a base stays the caller's. Raises what reads raise."""
         if isinstance(event, Base):
             self._streams.clear()
+            self._settled.clear()
             return [Over(None), *self._begin(event.reader)]
         if isinstance(event, Records):
             return self._records(event.scope, event.records)
         if isinstance(event, Retired):
             return self._end(event.scope)
-        assert isinstance(event, Deleted)
+        if not isinstance(event, Deleted):
+            raise InvalidInput(f"{given_as(event)} is no event of a follower", "pass what store.follow yields")
         self._streams.clear()
+        self._settled.clear()
         return [Over(None)]
 
     def _begin(self, reader: SessionReader) -> list[Change]:
         changes: list[Change] = []
+        for running in reader.scan(OPERATIONS):
+            operation = running_operation(running.value)
+            for _, entry in entries_since(reader, entries(running.key), running.seq):
+                if operation is not None:
+                    self._settled.add((operation, *_stream_of(entry)))
         for operation in reader.scopes():
             scope = ephemeral(operation)
             for namespace in (ASSISTANT_OUTPUT, TOOL_OUTPUT):
@@ -122,16 +134,22 @@ class FollowedMessages:
                 continue
             if scope is None:
                 if record.namespace == ENTRIES and isinstance(record.value, dict):
+                    self._settle(record.value)
                     changes.append(Settled(record.key, record.value))
             elif record.namespace in (ASSISTANT_OUTPUT, TOOL_OUTPUT):
                 changes += self._batch(scope, record.namespace, record.key, record.value, record.tag)
         return _last_of_each(changes)
 
     def _batch(self, operation: str, namespace: str, key: str, batch: Json, tag: str | None) -> list[Change]:
-        stream = self._streams.setdefault((operation, namespace, key), _Stream())
+        name = (operation, namespace, key)
+        if name in self._settled:
+            return []
+        fresh = name not in self._streams
+        stream = self._streams.setdefault(name, _Stream())
         try:
             if not stream.take(batch, tag):
-                return []
+                lost = InvalidInput("its beginning was not seen", "begin without a position, or wait for its next base")
+                return [Unreadable(operation, key, lost)] if fresh else []
         except InvalidInput as error:
             return [Unreadable(operation, key, error)]
         value = stream.value
@@ -145,10 +163,23 @@ class FollowedMessages:
         ended = tuple(entry is None or bool(entry["ended"]) for entry in state["frameState"])
         return [Streaming(operation, key, value["streamingMessage"], ended)]
 
+    def _settle(self, entry: dict[str, Json]) -> None:
+        """Whichever operation it is of: what its stream still holds is not shown."""
+        for name in [name for name in self._streams if name[1:] == _stream_of(entry)]:
+            del self._streams[name]
+            self._settled.add(name)
+
     def _end(self, operation: str) -> list[Change]:
+        self._settled = {name for name in self._settled if name[0] != operation}
         for key in [key for key in self._streams if key[0] == operation]:
             del self._streams[key]
         return [Over(operation)]
+
+
+def _stream_of(entry: dict[str, Json]) -> tuple[str, str]:
+    """The namespace and key of the stream that an entry settles."""
+    kind, name = settled_name(entry)
+    return (TOOL_OUTPUT if kind == "tool" else ASSISTANT_OUTPUT), name
 
 
 def _last_of_each(changes: list[Change]) -> list[Change]:
