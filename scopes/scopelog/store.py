@@ -119,9 +119,9 @@ class Store:
         """Follow a session that any process writes, without its lock: what is new, as it becomes visible.
 
         ``position``: where to resume, that of an earlier event or its text; None or '' begins with a :class:`Base`, as
-        does a position that cannot be gone on from. ``durable``: nothing that a power cut could take back, so that what is
-        told has always happened; the last commit of an idle session is told with the next one, or when it is closed.
-        ``scope``: records of that scope alone; of the session scope with all retirements, which are its writes.
+        does a position that cannot be gone on from. ``durable``: nothing that a power cut could take back, so that
+        what is told has always happened; the last commit of an idle session is told with the next one, or when it is
+        closed. ``scope``: records of that scope alone; of the session scope with all retirements, which are its writes.
 
         Raises :class:`NoSuchSession` unless there is a position (then the session is told to be gone),
         :class:`InvalidInput` for a text that is no position.
