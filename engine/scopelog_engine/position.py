@@ -22,7 +22,7 @@ from zlib import crc32
 from .errors import InvalidInput
 from .layout import MAX_SEQUENCE
 
-_MAX_TEXT: Final = 4 * 1024 * 1024
+_MAX_TEXT: Final = 512 * 1024  # some thirty thousand lives
 _TEXT: Final = re.compile(r"([0-9a-z]{1,11})\.([0-9]{1,16})\.([0-9]{1,16})(?:\.([A-Za-z0-9_-]+))?")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MARK_BYTES: Final = 3

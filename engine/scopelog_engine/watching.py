@@ -18,7 +18,7 @@ from .reading import merged
 from .scope import Commit, ScopeState, Staged
 from .view import LogView
 
-IDLE_FEEDS: Final = 256  # of a session, watched or not, before those that nobody watches are dropped
+IDLE_FEEDS: Final = 32  # of a session, watched or not, before those that nobody watches are dropped
 
 
 class Wanted(NamedTuple):
