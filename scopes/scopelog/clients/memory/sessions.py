@@ -340,7 +340,8 @@ class MemorySession:
         self._kicked.set()
         if hurry:
             self._hurried.set()
-        if self._task.done() and not self._closed:  # disposed of while this entry was being stored
+        # disposed of while this entry was being stored; a task that was cancelled went with its loop
+        if self._task.done() and not self._task.cancelled() and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _pause(self, seconds: float) -> None:
