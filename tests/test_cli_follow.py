@@ -75,6 +75,8 @@ def test_refusals(store_path: Path) -> None:
     refused(call("follow", store_path, "none"), 2, "no session")
     refused(call("follow", store_path / "elsewhere", "s"), 2, "not a scopelog store")
     assert call("follow", store_path, "s", "--timeout", "-1").exit_code == 2
+    both = call("follow", store_path, "s", "--new", "--from", "x")
+    assert both.exit_code == 2 and "means nothing with --from" in both.stderr
 
 
 def test_an_interrupt_ends_it_quietly(store_path: Path) -> None:

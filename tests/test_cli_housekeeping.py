@@ -89,6 +89,8 @@ def test_a_session_is_copied(stored: Path) -> None:
         seqs = [element.seq for element in reader.read(list_of("record", "lines"))]
     assert call("copy", stored, "s", "early", "--upto", seqs[1]).exit_code == 0
     assert elements(stored, "early") == elements(stored, "s")[:2]
+    (told,) = objects(call("copy", stored, "s", "third", "--json").stdout_bytes)
+    assert told["new"] == "third" and told["upto"] > seqs[1]
     refused(call("copy", stored, "s", "new"), 2, "a session 'new' already")
     refused(call("copy", stored, "s", "late", "--upto", 10**9), 2, "cannot be copied up to")
     refused(call("copy", stored, "nobody", "new2"), 2, "no session 'nobody'")

@@ -46,10 +46,13 @@ def copy_session(store: Home, session: str, new: str, upto: int | None) -> int:
     with contextlib.closing(store.read_session(session)) as reader:
         last = reader.last_sequence(SESSION)
         end = last if upto is None else upto
-        if not reader.header.high <= end <= last:
+        first = reader.header.high
+        if not first <= end <= last:
             raise InvalidInput(
-                f"{session!r} goes from sequence {reader.header.high} to {last}, and cannot be copied up to {end}",
-                "what is before was compacted away, what is behind does not exist: name a sequence in between",
+                f"{session!r} cannot be copied up to {end}: it was compacted at sequence {first} and ends at {last}"
+                if first
+                else f"{session!r} cannot be copied up to {end}: it ends at sequence {last}",
+                f"name one from {first} to {last}" if first < last else f"only {last} can be named",
             )
         directory = store.directory(new)
         try:

@@ -49,6 +49,8 @@ def follow(
     With --json there is an object a line: records as cat prints them, {"position": TEXT} with --positions,
     {"restart": REASON} before all is printed again, and {"deleted": true} at the end.
     """
+    if position is not None and only_new:
+        raise click.UsageError("--new means nothing with --from: what is behind the position is new.")
     show = _Show(session, as_json, positions)
     wanted = None if scope is None else ephemeral(scope)
     begun = position is not None

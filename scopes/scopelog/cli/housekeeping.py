@@ -7,6 +7,7 @@ from typing import NamedTuple
 import click
 
 from ..addresses import ephemeral
+from ..errors import StoreLocked
 from ..store import Store
 from . import output
 from .looking import Survey, opened, require
@@ -58,7 +59,12 @@ def compact(store: str, session: str | None, as_json: bool) -> None:
 
 
 def _compact(store: Store, name: str) -> list[_Log]:
-    with store.session(name) as session:
+    try:
+        session = store.session(name)
+    except StoreLocked as error:
+        remedy = "stop that process, or have it compact: session.compact(), or compact_growth"
+        raise StoreLocked(error.cause, remedy, pid=error.pid, since=error.since) from None
+    with session:
         found = [_Log(None, *session.compact())]
         return found + [_Log(scope, *session.compact(ephemeral(scope))) for scope in session.scopes()]
 
@@ -66,7 +72,7 @@ def _compact(store: Store, name: str) -> list[_Log]:
 @click.command()
 @STORE
 @click.argument("session", required=False)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed where nobody can answer.")
 @JSON
 def tidy(store: str, session: str | None, yes: bool, as_json: bool) -> None:
     """Remove what recoveries have kept aside, in every session of a store or in one. Asks first.
@@ -104,13 +110,19 @@ def tidy(store: str, session: str | None, yes: bool, as_json: bool) -> None:
 @SESSION
 @click.argument("new")
 @click.option("--upto", metavar="SEQ", type=click.IntRange(min=0), help="Nothing above this sequence.")
-def copy(store: str, session: str, new: str, upto: int | None) -> None:
+@JSON
+def copy(store: str, session: str, new: str, upto: int | None, as_json: bool) -> None:
     """Copy the session scope of SESSION into a new session NEW of the same store.
 
     Sequences, tags and times stay; ephemeral scopes are left out. The source may be in use. With --upto the copy is the
     session as it was: SEQ must be the last sequence of a commit or a window (cat prints them), and not lie below what
     was compacted.
+
+    With --json there is one object: session, new and upto, the copy's last sequence.
     """
     with opened(store) as opened_store:
         last = opened_store.copy(session, new, upto=upto)
-    output.put_text(printable(f"{new}: copied up to sequence {last}"))
+    if as_json:
+        output.put_json({"session": session, "new": new, "upto": last})
+    else:
+        output.put_text(printable(f"{new}: copied up to sequence {last}"))
