@@ -80,12 +80,9 @@ def floor_and_lives(high: int, living: list[int], unborn: list[int]) -> tuple[in
     """
     floor = min([high, *(first - 1 for first in unborn)])
     below = sorted(first for first in living if first <= floor)
-    while below and len(str(below)) > LIVES_BYTES:
-        floor = min(floor, below[-1] - 1)
+    while len(str(below)) > LIVES_BYTES:
+        floor = below[len(below) // 2] - 1
         below = [first for first in below if first <= floor]
-        if len(str(below)) > LIVES_BYTES:
-            floor = below[len(below) // 2] - 1
-            below = [first for first in below if first <= floor]
     return max(floor, 0), tuple(below)
 
 

@@ -214,7 +214,10 @@ class Compacting(Reading):
         fresh: LogFile | None = None
         done = Compacted(0, 0)
         try:
-            self._lead_next(me)
+            with self._lock:
+                self._wait_for_the_leader()
+                self._check()
+                self._leader = me
             if not state.gone and state.log is log:  # else it was retired meanwhile
                 log.check()
                 self._writer_lock.check()
@@ -246,23 +249,6 @@ class Compacting(Reading):
             self._unlink_doomed()
         return done
 
-    def _lead_next(self, me: int) -> None:
-        """Take the lead as a reader is let in: whoever would lead next waits."""
-        with self._lock:
-            self._readers += 1
-            try:
-                while self._leader:
-                    self._wait()
-                self._check()
-                self._leader = me
-            finally:
-                self._readers -= 1
-                if self._gate:
-                    self._gate -= 1
-                    self._tell()
-                    if self._leader != me and not self._gate and self._asked:
-                        self._kick()
-
     def _go_on_with(self, state: ScopeState, log: LogFile, fresh: LogFile, pin: Pin) -> None:
         """The log is whichever file has the name. May be done twice."""
         if state.log is not log:
@@ -292,27 +278,12 @@ class Compacting(Reading):
             self._conclude()
 
     def _successor(self, log: LogFile, handle: Handle, pin: Pin) -> LogFile:
-        env, main = self._env, log.header.kind == KIND_MAIN
-        directory = self.directory
         found = survey(pin.file, log.path)
-        fresh = LogFile.reopen(
-            env.fs,
-            log.path,
-            handle,
-            found,
-            found.size,
-            epoch=self.epoch,
-            counters=self.counters,
-            monotonic=env.clock.monotonic,
-            sync_parents=(lambda: env.sync_names(directory)) if main else (lambda: env.fs.sync_dir(directory)),
-            by_rename=main,
-            proved=True,
-        )
+        fresh = self.log_of(log.path, handle, found, found.size, proved=True)
         fresh.epoch_durable = True
         fresh.compacted_to = fresh.end
         self._plan_compaction(fresh, fresh.end)
         fresh.names_changed()
-        fresh.view.index = log.view.index
         return fresh
 
 

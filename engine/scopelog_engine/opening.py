@@ -11,7 +11,6 @@ from .environment import Environment, Settings
 from .errors import OpenFailed
 from .layout import LOCK_FILE, MAIN_FILE, TEMP_SUFFIX
 from .lock import WriterLock
-from .logfile import LogFile
 from .recovery import Recovered, Recovery, Sidecars, recover_main, recover_sidecars
 from .scope import SESSION
 from .view import LogView
@@ -89,9 +88,11 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
         raise
     writer = Writer(store, session, directory, lock, settings, epoch=epoch, sequence=sequence, recovery=report)
     if main is not None:
-        writer.adopt(SESSION, _reopen(store, writer, main, epoch, directory, main=True))
+        writer.adopt(SESSION, writer.log_of(main.path, main.handle, main.survey, main.size, proved=main.proved))
     for car in sidecars.living:
-        writer.adopt(car.scope, _reopen(store, writer, car.log, epoch, directory, main=False))
+        writer.adopt(
+            car.scope, writer.log_of(car.log.path, car.log.handle, car.log.survey, car.log.size, proved=car.log.proved)
+        )
     for car in sidecars.dead:
         car.log.handle.close()
         report.swept.append(car.log.path)
@@ -107,19 +108,3 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
             len(report.swept),
         )
     return writer
-
-
-def _reopen(store: Environment, writer: Writer, log: Recovered, epoch: int, directory: str, *, main: bool) -> LogFile:
-    return LogFile.reopen(
-        store.fs,
-        log.path,
-        log.handle,
-        log.survey,
-        log.size,
-        epoch=epoch,
-        counters=writer.counters,
-        monotonic=store.clock.monotonic,
-        sync_parents=(lambda: store.sync_names(directory)) if main else (lambda: store.fs.sync_dir(directory)),
-        by_rename=main,
-        proved=log.proved,
-    )

@@ -96,19 +96,23 @@ class Reading(Storing):
             while not all(commit.done for commit in before):
                 self._wait_or_lead()
         if self._leader:
-            self._readers += 1
-            try:
-                while self._leader:
-                    self._wait()
-            finally:
-                self._readers -= 1
-                if self._gate:
-                    self._gate -= 1
-                    self._tell()
-                    if not self._gate and self._asked:
-                        self._kick()
+            self._wait_for_the_leader()
         self._check()
         return self._scopes.get(scope)
+
+    def _wait_for_the_leader(self) -> None:
+        """Return when nobody is storing; whoever would lead next lets us in first. Holds ``_lock``."""
+        self._readers += 1
+        try:
+            while self._leader:
+                self._wait()
+        finally:
+            self._readers -= 1
+            if self._gate:
+                self._gate -= 1
+                self._tell()
+                if not self._gate and self._asked:
+                    self._kick()
 
     def _look(self, state: ScopeState | None, address: Address) -> tuple[LogView | None, list[Staged]]:
         """What there is of a list: a frozen view, entered, and what is staged, sealed by this. Holds ``_lock``."""

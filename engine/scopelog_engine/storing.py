@@ -15,13 +15,14 @@ import os
 import threading
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from .durability import Durability
 from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
 from .feeds import EndReason
+from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, new_header
 from .layout import MAIN_FILE, scope_file_name
 from .lines import Line, commit_line, new_tuple
@@ -38,6 +39,7 @@ from .scope import (
 )
 from .staging import join, window_lines
 from .state import Outcome, Work, staged_bytes, staged_of
+from .survey import Survey
 from .workers import COMPACTORS
 
 _log = logging.getLogger(__name__)
@@ -353,20 +355,41 @@ class Storing(Looping):
             first=0 if main else first,
             after=0 if main else max(self._undurable.get(state.scope, 0), self._doubtful()),
         )
-        directory = self.directory
         log = LogFile(
             env.fs,
-            os.path.join(directory, MAIN_FILE if main else scope_file_name(first)),
+            os.path.join(self.directory, MAIN_FILE if main else scope_file_name(first)),
             header,
             epoch=self.epoch,
             sequence=0,
             counters=self.counters,
             monotonic=env.clock.monotonic,
-            sync_parents=(lambda: env.sync_names(directory)) if main else (lambda: env.fs.sync_dir(directory)),
+            sync_parents=self._sync_parents(main=main),
             by_rename=main,
         )
         self._plan_compaction(log, 0)
         return log
+
+    def log_of(self, path: str, handle: Handle, found: Survey, size: int, *, proved: bool) -> LogFile:
+        """A log of this session that exists; see :meth:`LogFile.reopen`."""
+        main = found.header.kind == KIND_MAIN
+        return LogFile.reopen(
+            self._env.fs,
+            path,
+            handle,
+            found,
+            size,
+            epoch=self.epoch,
+            counters=self.counters,
+            monotonic=self._env.clock.monotonic,
+            sync_parents=self._sync_parents(main=main),
+            by_rename=main,
+            proved=proved,
+        )
+
+    def _sync_parents(self, *, main: bool) -> Callable[[], None]:
+        """What makes a log's name durable: for main, that of the session, too."""
+        env, directory = self._env, self.directory
+        return (lambda: env.sync_names(directory)) if main else (lambda: env.fs.sync_dir(directory))
 
     def _doubtful(self) -> int:
         """Main's last sequence as it was found, unless that is durable: a retirement of any scope may be among it."""

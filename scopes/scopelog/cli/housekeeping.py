@@ -7,10 +7,9 @@ from typing import NamedTuple
 import click
 
 from ..addresses import ephemeral
-from ..errors import StoreLocked
 from ..store import Store
 from . import output
-from .looking import Survey, opened, require
+from .looking import Survey, opened, require, to_write
 from .options import JSON, SESSION, STORE
 from .output import printable
 
@@ -59,12 +58,8 @@ def compact(store: str, session: str | None, as_json: bool) -> None:
 
 
 def _compact(store: Store, name: str) -> list[_Log]:
-    try:
-        session = store.session(name)
-    except StoreLocked as error:
-        remedy = "stop that process, or have it compact: session.compact(), or compact_growth"
-        raise StoreLocked(error.cause, remedy, pid=error.pid, since=error.since) from None
-    with session:
+    remedy = "stop that process, or have it compact: session.compact(), or compact_growth"
+    with to_write(store, name, remedy) as session:
         found = [_Log(None, *session.compact())]
         return found + [_Log(scope, *session.compact(ephemeral(scope))) for scope in session.scopes()]
 

@@ -13,8 +13,17 @@ from scopelog_engine.durability import Durability
 from scopelog_engine.layout import MAIN_FILE, check_id, session_dir_name
 
 from ..addresses import SESSION
-from ..errors import CorruptLog, ForeignFile, NewerFormat, NoSuchSession, NotAStore, ReadFailed, ScopelogError
-from ..session import LogRecord, SessionReader
+from ..errors import (
+    CorruptLog,
+    ForeignFile,
+    NewerFormat,
+    NoSuchSession,
+    NotAStore,
+    ReadFailed,
+    ScopelogError,
+    StoreLocked,
+)
+from ..session import LogRecord, Session, SessionReader
 from ..store import Store
 from . import output
 from .output import printable
@@ -299,6 +308,14 @@ def _header_finding(path: str, error: ScopelogError) -> dict[str, str | int]:
         "reason": getattr(error, "reason", type(error).__name__),
         "detail": getattr(error, "detail", error.cause),
     }
+
+
+def to_write(store: Store, session: str, remedy: str) -> Session:
+    """The session, open for writing. Raises :class:`StoreLocked`, with a remedy that fits the command."""
+    try:
+        return store.session(session)
+    except StoreLocked as error:
+        raise StoreLocked(error.cause, remedy, pid=error.pid, since=error.since) from None
 
 
 def require(path: str, session: str) -> None:

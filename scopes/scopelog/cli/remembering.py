@@ -13,11 +13,11 @@ from ..aio import AsyncSession
 from ..clients.memory import EngramError, Entry, MemoryBridge, MemoryConfig, load_config
 from ..clients.memory.outbox import AGENTS, Contents, Outbox, Places
 from ..clients.memory.transport import require_httpx2
-from ..errors import InvalidInput, StoreLocked
+from ..errors import InvalidInput
 from ..session import Session, SessionReader
 from ..store import Store
 from . import output
-from .looking import Survey, opened, read_beside, require
+from .looking import Survey, opened, read_beside, require, to_write
 from .output import printable
 
 REASON_SHOWN: Final = 500  # characters; a server may say anything
@@ -153,14 +153,9 @@ def _age(seconds: float) -> str:
 def _locked(path: str, session: str) -> Iterator[tuple[Store, Session]]:
     """The session, open for writing. Raises :class:`StoreLocked`, which names the holder; makes no session."""
     require(path, session)
-    with opened(path) as store:
-        try:
-            writer = store.session(session)
-        except StoreLocked as error:
-            remedy = "stop that process, or wait for it: it delivers what waits itself. memory status needs no lock"
-            raise StoreLocked(error.cause, remedy, pid=error.pid, since=error.since) from None
-        with writer:
-            yield store, writer
+    remedy = "stop that process, or wait for it: it delivers what waits itself. memory status needs no lock"
+    with opened(path) as store, to_write(store, session, remedy) as writer:
+        yield store, writer
 
 
 def drain(path: str, session: str, agent: str | None, timeout: float, as_json: bool) -> None:

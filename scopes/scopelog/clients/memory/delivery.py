@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from .capture import archive_topic
@@ -72,7 +73,7 @@ class Delivery:
         self._ready = ready
         self.closing = False
         """Whether nothing new may be asked: neither a lookup nor another send."""
-        self._settled: tuple[str, Callable[[], Awaitable[Json]]] | None = None
+        self._settled: tuple[str, Callable[[], Awaitable[None]], Json] | None = None
         """What became of an entry, until that is stored."""
         self.sending = False
         """Whether a write is under way, or its outcome not stored yet: cut short it would be unknown."""
@@ -89,7 +90,7 @@ class Delivery:
 
     async def _deliver(self, entry: Entry) -> Json:
         if self._settled is not None and self._settled[0] == entry.id:  # our own disk failed when it was to be stored
-            return await self._settled[1]()
+            return await self._settle(entry, *self._settled[1:])
         if entry.kind == "end":
             return await self._end(entry)
         request = self._outbox.frozen(entry)
@@ -100,26 +101,17 @@ class Delivery:
         return None if request is None else await self._send(entry, request)
 
     async def _delivered(self, entry: Entry, reply: Json = None) -> None:
-        """Known from now on, also if it cannot be stored now: then the next try stores it, and asks nobody."""
-
-        async def store() -> Json:
-            await self._outbox.delivered(entry)
-            self._settled = None
-            return reply
-
-        self._settled = (entry.id, store)
-        await store()
+        await self._settle(entry, partial(self._outbox.delivered, entry), reply)
 
     async def _set_aside(self, entry: Entry, state: Literal["unknown", "parked"], reason: str) -> None:
-        """As :meth:`_delivered`."""
+        await self._settle(entry, partial(self._outbox.set_aside, entry, state, reason))
 
-        async def store() -> Json:
-            await self._outbox.set_aside(entry, state, reason)
-            self._settled = None
-            return None
-
-        self._settled = (entry.id, store)
+    async def _settle(self, entry: Entry, store: Callable[[], Awaitable[None]], reply: Json = None) -> Json:
+        """Known from now on, also if it cannot be stored now: then the next try stores it, and asks nobody."""
+        self._settled = (entry.id, store, reply)
         await store()
+        self._settled = None
+        return reply
 
     # --- the first time -----------------------------------------------------------------------------
 

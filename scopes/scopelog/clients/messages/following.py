@@ -12,10 +12,8 @@ from ...delta import UNDEFINED, Decoder, apply
 from ...errors import InvalidInput
 from ...follow import Base, Deleted, FollowEvent, Records, Retired
 from ...session import LogRecord, SessionReader, given_as
-from .places import ASSISTANT_OUTPUT, BASE, OPERATIONS, TOOL_OUTPUT, entries, running_operation
+from .places import ASSISTANT_OUTPUT, BASE, ENTRIES, OPERATIONS, TOOL_OUTPUT, entries, running_operation
 from .reading import entries_since, response_state, settled_name
-
-ENTRIES = "messages.entries"
 
 
 class Streaming(NamedTuple):

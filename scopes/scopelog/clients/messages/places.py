@@ -24,6 +24,7 @@ from scopelog_engine.elements import Json
 from ...addresses import EphemeralScope, List, SessionScope, Value, ephemeral, list_of, value
 from ...delta import join_batches
 
+ENTRIES: Final = "messages.entries"
 OPERATIONS: Final = "messages.operations"
 ASSISTANT_OUTPUT: Final = "pendingAssistantOutput"
 TOOL_OUTPUT: Final = "pendingToolOutput"
@@ -34,7 +35,7 @@ BASE: Final = "base"
 
 def entries(lane: str) -> List[SessionScope]:
     """The settled messages of a lane, oldest first."""
-    return list_of("messages.entries", lane)
+    return list_of(ENTRIES, lane)
 
 
 def running(lane: str) -> Value[SessionScope]:
