@@ -7,9 +7,13 @@ BIN := $(VENV)/bin
 STREAM ?=
 export STREAM
 ARGS ?=
+SEED ?= 0
+SECONDS ?= 20
+RESULTS ?=
+K ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test campaign lint format clean
+.PHONY: help demo test campaign faults mutants lint format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -22,6 +26,12 @@ test: $(VENV)/.dev ## run the tests (ARGS="-k window")
 
 campaign: $(VENV)/.dev ## the same at length, hours: 2,000 examples a property, every place of every fault (ARGS as above)
 	SCOPELOG_HYPOTHESIS=long $(BIN)/python -m pytest --timeout=0 $(ARGS)
+
+faults: $(VENV)/.dev ## every fault of the matrix with every rig that can run here, half an hour (SEED=n, SECONDS=s for each random part, RESULTS=file, K=expression)
+	$(BIN)/python -m fuzz.faults --seed $(SEED) --seconds $(SECONDS) $(if $(RESULTS),--write $(RESULTS)) $(if $(K),-k "$(K)")
+
+mutants: $(VENV)/.dev ## break the engine on purpose, one way after another: each must be caught by its tests
+	$(BIN)/python -m fuzz.mutants $(ARGS)
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -15,6 +15,8 @@ import scopelog
 from scopelog import Finding, Store
 from scopelog_engine.fs import OsFileSystem
 
+pytest_plugins = ["fuzz.campaign"]
+
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("SCOPELOG_HYPOTHESIS", "default"))

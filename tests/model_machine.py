@@ -9,10 +9,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fuzz.model import Spec
+from fuzz.model_handles import KEYS, LISTS, SCOPES
+from fuzz.model_rig import Rig
 from scopelog import Durability, OpenFailed
-from tests.model import Spec
-from tests.model_handles import KEYS, LISTS, SCOPES
-from tests.model_rig import Rig
 
 LEVELS = st.sampled_from([None, Durability.PROCESS, Durability.POWER])
 SIDS = st.sampled_from(["s", "s", "s", "Other/ß"])

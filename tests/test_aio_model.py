@@ -16,15 +16,15 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from fuzz.model import SESSION_ID, Op, Spec, unit
+from fuzz.model_handles import PATH, PROCESS, SCOPES, Settings, coalescer_of, random_identities, scope_of
+from fuzz.model_handles import steady_identities as steady
+from fuzz.model_rig import Rig
 from fuzz.simdisk import SimDisk
 from scopelog import Durability, Receipt, Store
 from scopelog.aio import AsyncSession, AsyncSessionReader, AsyncStore
 from tests.aio_time import FOREVER, VirtualClock, VirtualCondition, VirtualLoop, VirtualTime, VirtualWorkers
-from tests.model import SESSION_ID, Op, Spec, unit
-from tests.model_handles import PATH, PROCESS, SCOPES, Settings, coalescer_of, random_identities, scope_of
-from tests.model_handles import steady_identities as steady
 from tests.model_machine import LEVELS, RETIREMENTS, WRITES
-from tests.model_rig import Rig
 from tests.test_model import StoreMachine
 
 _patch = pytest.MonkeyPatch()

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
+from fuzz.model import Spec
+from fuzz.model_handles import POWER, PROCESS, Settings, random_identities, steady_identities
+from fuzz.model_rig import Rig
 from fuzz.simdisk import KeepAll, LoseAll, SimCrash, SimDisk
 from scopelog import ScopelogError
-from tests.model import Spec
-from tests.model_handles import POWER, PROCESS, Settings, random_identities, steady_identities
-from tests.model_rig import Rig
 
 LONG = os.environ.get("SCOPELOG_HYPOTHESIS") == "long"
 STATES = 200 if LONG else 6

@@ -13,13 +13,13 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from fuzz.model_handles import SCOPES, Settings, random_identities, steady_identities
+from fuzz.model_rig import Rig
 from fuzz.simdisk import KeepAll, LoseAll, Prefix, RandomLoss
 from scopelog import Durability, LogRecord, NoSuchSession, SessionFollower
 from scopelog_engine.header import Header
 from tests.follow_rig import SESSION_ID, Receiver, drain, stored
-from tests.model_handles import SCOPES, Settings, random_identities, steady_identities
 from tests.model_machine import SessionRules
-from tests.model_rig import Rig
 
 POLICIES = (
     st.just(LoseAll())

@@ -15,12 +15,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from fuzz.model import Spec
+from fuzz.model_handles import PATH, SCOPES, Settings, random_identities, steady_identities
+from fuzz.model_rig import Rig
 from fuzz.simdisk import CrashPolicy, KeepAll, LoseAll, Prefix, RandomLoss, SimDisk
 from scopelog import Durability, OpenFailed, Store, StoreLocked
-from tests.model import Spec
-from tests.model_handles import PATH, SCOPES, Settings, random_identities, steady_identities
 from tests.model_machine import LEVELS, SIDS, WRITES, SessionRules
-from tests.model_rig import Rig
 
 POLICIES: st.SearchStrategy[CrashPolicy] = st.one_of(
     st.builds(LoseAll),

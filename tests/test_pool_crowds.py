@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from fuzz.model_handles import random_identities
 from fuzz.simdisk import SimDisk
 from scopelog import (
     Durability,
@@ -30,7 +31,6 @@ from scopelog_engine.handle import Handle
 from scopelog_engine.pool import LEAST, SYSTEM, Pool
 from tests import test_interrupted
 from tests.children import child
-from tests.model_handles import random_identities
 from tests.pool_rig import MAIN, OUT, descriptors, elements, opened, real, small
 from tests.test_interrupted import CALLS, CLOSING, Entries, InterruptedDisk, Rig, every
 from tests.test_model import StoreMachine

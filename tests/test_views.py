@@ -32,9 +32,9 @@ from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
+from fuzz.model import Spec
+from fuzz.model_handles import LISTS, SCOPES, Settings
 from scopelog import Durability, Json
-from tests.model import Spec
-from tests.model_handles import LISTS, SCOPES, Settings
 from tests.model_machine import LEVELS, SIDS, TAGS, WRITES, SessionRules
 from tests.views_answers import WRITER
 from tests.views_index import QUESTIONS, Trouble

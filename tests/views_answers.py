@@ -12,6 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal, NamedTuple, cast
 
+from fuzz.model import SESSION_ID, ModelSession, Op, Spec, elements, observed_op, page, unit, values
+from fuzz.model_handles import KEYS, LISTS, POWER, PROCESS, SCOPES, Settings, coalescer_of, scope_of
+from fuzz.model_rig import Rig
 from scopelog import (
     Durability,
     EphemeralScope,
@@ -24,9 +27,6 @@ from scopelog import (
     Store,
     Write,
 )
-from tests.model import SESSION_ID, ModelSession, Op, Spec, elements, observed_op, page, unit, values
-from tests.model_handles import KEYS, LISTS, POWER, PROCESS, SCOPES, Settings, coalescer_of, scope_of
-from tests.model_rig import Rig
 from tests.views_worker import Remote, Worker
 
 WRITER, BESIDE = "writer", "beside"

@@ -11,10 +11,10 @@ from random import Random
 from string import ascii_letters
 from typing import Any
 
+from fuzz.model import SESSION_ID, ModelSession, Spec
+from fuzz.model_handles import POWER, SCOPES, Settings
 from scopelog import SESSION, CorruptLog, Store
 from scopelog_engine.layout import MAIN_FILE, session_dir_name
-from tests.model import SESSION_ID, ModelSession, Spec
-from tests.model_handles import POWER, SCOPES, Settings
 from tests.views_answers import BESIDE, WRITER, Answering, Question, Stored, appends, remote, write_to_main
 from tests.views_index import Trouble, copy_tree, remove
 from tests.views_worker import Worker

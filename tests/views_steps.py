@@ -17,9 +17,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
+from fuzz.model import Spec
+from fuzz.model_handles import KEYS, LISTS, SCOPES, Settings
 from scopelog import Durability, Json
-from tests.model import Spec
-from tests.model_handles import KEYS, LISTS, SCOPES, Settings
 from tests.views_answers import BESIDE, WRITER
 from tests.views_index import Trouble
 from tests.views_rig import ViewRig

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 import pytest
 
+from fuzz.model import SESSION_ID, ModelSession, Op, observed_op, unit
 from fuzz.simdisk import CrashPolicy, SimDisk
 from scopelog import (
     SESSION,
@@ -27,7 +28,6 @@ from scopelog import (
     Store,
     ephemeral,
 )
-from tests.model import SESSION_ID, ModelSession, Op, observed_op, unit
 
 PATH = "/data/store"
 SCOPES = ("", "op-1", "Op/2", "x")

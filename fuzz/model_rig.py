@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, cast
 
+from fuzz.model import SESSION_ID, Life, Op, Spec, elements, match, page, prefix, unit, values
+from fuzz.model_handles import KEYS, LISTS, POWER, PROCESS, Handles, coalescer_of, scope_of
 from scopelog import SESSION, Durability, Json, NoSuchSession, OutcomeUnknown, ScopelogError, SessionScope, Write
-from tests.model import SESSION_ID, Life, Op, Spec, elements, match, page, prefix, unit, values
-from tests.model_handles import KEYS, LISTS, POWER, PROCESS, Handles, coalescer_of, scope_of
 
 
 class Rig(Handles):
