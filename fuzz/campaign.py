@@ -1,8 +1,8 @@
 """The pytest plugin of the fault campaign: how far a test goes, where its randomness starts, what it has counted.
 
-A test of a fault is marked with the rows of the matrix that it provokes (see :mod:`fuzz.matrix`) and may take the fixture
-``campaign``. In an ordinary run it does a slice that is small and always the same; in a campaign it does everything, and
-its random part goes on for a while. The environment decides:
+A test of a fault is marked with the rows of the matrix that it provokes (see :mod:`fuzz.matrix`) and may take the
+fixture ``campaign``. In an ordinary run it does a slice that is small and always the same; in a campaign it does
+everything, and its random part goes on for a while. The environment decides:
 
 =========================  =========================================================================
 SCOPELOG_FAULTS=1          a campaign: ``campaign.full`` is true, ``seeds`` goes on for SCOPELOG_SECONDS

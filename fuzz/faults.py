@@ -1,8 +1,8 @@
 """Run every test of a fault that can run on this machine, and print what was tried, a line a row of the matrix.
 
-``python -m fuzz.faults [--write FILE] [--seed N] [--seconds S] [-k EXPRESSION]``; ``make faults`` calls it. Test files are
-run side by side, one process each, the longest first. The exit status is 1 if a test failed, or if a row was provoked
-by nothing at all.
+``python -m fuzz.faults [--write FILE] [--seed N] [--seconds S] [-k EXPRESSION]``; ``make faults`` calls it. Test files
+are run side by side, one process each, the longest first. The exit status is 1 if a test failed, or if a row was
+provoked by nothing at all.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def document(
     parts = [
         "# What the fault rigs found",
         "",
-        f"`make faults SEED={seed} SECONDS={each:g}` on Linux {platform.release()}, CPython {platform.python_version()}, "
-        f"{os.cpu_count()} cores: {len(lines):,} tests, {total:,} cases, {seconds / 60:.0f} minutes. Rigs: "
+        f"`make faults SEED={seed} SECONDS={each:g}` on Linux {platform.release()}, CPython "
+        f"{platform.python_version()}, {os.cpu_count()} cores: {len(lines):,} tests, {total:,} cases, {seconds / 60:.0f} minutes. Rigs: "
         + ", ".join(f"{rig} {name}" for rig, name in RIGS.items())
         + ". The rows are those of the fault matrix (`fuzz/matrix.py`); a test that provokes several counts in each.",
         "",
