@@ -168,7 +168,8 @@ def document(
         "# What the fault rigs found",
         "",
         f"`make faults SEED={seed} SECONDS={each:g}` on Linux {platform.release()}, CPython "
-        f"{platform.python_version()}, {os.cpu_count()} cores: {len(lines):,} tests, {total:,} cases, {seconds / 60:.0f} minutes. Rigs: "
+        f"{platform.python_version()}, {os.cpu_count()} cores: {len(lines):,} tests, {total:,} cases, "
+        f"{seconds / 60:.0f} minutes. Rigs: "
         + ", ".join(f"{rig} {name}" for rig, name in RIGS.items())
         + ". The rows are those of the fault matrix (`fuzz/matrix.py`); a test that provokes several counts in each.",
         "",
