@@ -1,4 +1,4 @@
-"""compact, tidy and copy on the command line."""
+"""compact, tidy, copy and salvage on the command line."""
 
 from __future__ import annotations
 
@@ -94,3 +94,29 @@ def test_a_session_is_copied(stored: Path) -> None:
     refused(call("copy", stored, "s", "new"), 2, "a session 'new' already")
     refused(call("copy", stored, "s", "late", "--upto", 10**9), 2, "cannot be copied up to")
     refused(call("copy", stored, "nobody", "new2"), 2, "no session 'nobody'")
+
+
+@pytest.mark.damages
+def test_what_verifies_is_salvaged(stored: Path, tmp_path: Path) -> None:
+    """Told first, then made; in this store or another; and what is missing is told, as text and as JSON."""
+    sound = call("salvage", stored, "s")
+    assert sound.exit_code == 0 and sound.stdout.splitlines()[-1] == "nothing is missing"
+    main = stored / "s.session" / "main.zst"
+    flip(main, 400)
+    before = main.read_bytes()
+    told = call("salvage", stored, "s", "--json")
+    (report,) = objects(told.stdout_bytes)
+    assert told.exit_code == 0 and report["new"] is None and len(report["missing"]) == 1
+    made = call("salvage", stored, "s", "s2")
+    lines = made.stdout.splitlines()
+    assert "main log" in lines[0] and "scope op-1" in lines[1]
+    assert lines[2].startswith(f"missing: {main}: ") and ": checksum: " in lines[2] and lines[2].endswith("(damage)")
+    assert lines[3].startswith(f"unnamed: {main}: 49 writes to a value are under scopelog.salvaged ")
+    assert lines[-1] == f"s2: salvaged up to sequence {report['last']}; something is missing"
+    assert main.read_bytes() == before
+    assert elements(stored, "s2") == [1, 2, 3]
+    refused(call("salvage", stored, "s", "s2"), 2, "there is a session 's2' already")
+    refused(call("salvage", stored, "nobody", "x"), 2, "no session 'nobody'")
+    assert call("salvage", stored, "s", "s", "--into", tmp_path / "other").exit_code == 0
+    assert elements(tmp_path / "other") == [1, 2, 3]
+    assert call("check", stored, "s2", "--deep").exit_code == 0

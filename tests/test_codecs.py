@@ -166,7 +166,8 @@ def test_a_frame_at_another_offset_of_another_log_or_cut_short_is_no_frame() -> 
 
 
 def test_zeros_covers_and_reserved_magics() -> None:
-    assert parse_frame(bytes(100), 0, 0, None) is Fault.MAGIC
+    assert parse_frame(bytes(100), 0, 0, None) is Fault.ZEROS
+    assert parse_frame(bytes(7) + b"\1" + bytes(92), 0, 0, None) is Fault.MAGIC
     assert parse_frame(encode_cover(4096) + bytes(100), 0, 0, None) is Fault.COVER
     assert int.from_bytes(encode_cover(4096)[4:], "little") == 4096 - 8
     assert parse_frame(b"\x60\x2a\x4d\x18" + bytes(100), 0, 0, None) is Fault.MAGIC

@@ -120,7 +120,7 @@ class Rewrite:
             at, last = start.end, start
             for frame, payload in walk:
                 if frame.offset > at:
-                    self._foreign(fetch(file, source.path, frame.offset - at, at))
+                    self.carry_bytes(fetch(file, source.path, frame.offset - at, at))
                 at, last = frame.end, frame
                 if upto is not None and frame.commits and frame.first > upto:
                     break
@@ -149,19 +149,30 @@ class Rewrite:
                     )
                 kept = [record for record in line if keep(record)]
                 if kept and (upto is None or kept[0].sequence <= upto):
-                    self._line(kept)
+                    self.add(kept)
         elif frame.kind not in (KIND_CLOSE, KIND_HEADER):
-            self._gather()
-            span, data = self._batch.carry_over(frame, payload)
-            self._tail.defer(span, [], data)
-            self._held += len(data)
+            self.carry_over(frame, payload)
 
-    def _foreign(self, data: bytes) -> None:
-        self._gather()
+    def carry_over(self, frame: Frame, payload: bytes) -> None:
+        """A frame of a kind that this release does not know."""
+        self._gather_writes()
+        span, data = self._batch.carry_over(frame, payload)
+        self._tail.defer(span, [], data)
+        self._held += len(data)
+
+    def carry_bytes(self, data: bytes) -> None:
+        """Foreign skippable frames."""
+        self._gather_writes()
         self._tail.defer(self._batch.carry_bytes(data), [], data)
         self._held += len(data)
 
-    def _line(self, records: list[Record]) -> None:
+    def carry_line(self, text: bytes) -> None:
+        """A line of a kind that this release does not know: in one frame with those before or behind it."""
+        self._texts.append(text + b"\n")
+        self._size += len(text) + 1
+
+    def add(self, records: list[Record]) -> None:
+        """One commit or window, whose sequences are above all before."""
         writes: list[Write] = []
         large = False
         for record in records:
@@ -181,12 +192,18 @@ class Rewrite:
         if large:
             self._gather()
 
+    def _gather_writes(self) -> None:
+        if self._first or not self._texts:  # lines that are unknown and alone wait: their frame needs sequences
+            self._gather()
+
     def _gather(self) -> None:
         """The frame that was being gathered, if there is one; and an index frame, if its stretch is long enough."""
         if self._texts:
             text = b"".join(self._texts)
+            first = self._first or self._last + 1
+            self._last = max(self._last, first)
             self._batch.add_text(
-                self._first, self._last, len(self._texts), len(text), compress(text), self._notes, self._time
+                first, self._last, len(self._texts), len(text), compress(text), self._notes, self._time
             )
             ((span, data),) = self._batch.spans
             self._tail.defer(span, self._notes, data)

@@ -163,7 +163,7 @@ class CorruptLog(ScopelogError):
     def __init__(self, *, path: str, offset: int, sequence: int, reason: str, detail: str) -> None:
         super().__init__(
             f"{path} is damaged at offset {offset}, after sequence {sequence}: {detail}",
-            "the part before the damage can be read; restore the file from a copy",
+            "read what is before it, salvage what is on both sides into a new session, or restore the file from a copy",
         )
         self.path = path
         self.offset = offset

@@ -43,6 +43,7 @@ class Fault(Enum):
 
     SHORT = "the bytes end inside a frame"
     MAGIC = "no frame starts here"
+    ZEROS = "zeros stand where a frame should start"
     COVER = "preallocated space starts here"
     ENVELOPE = "the envelope cannot be read"
     CHECKSUM = "the checksum does not match"
@@ -142,7 +143,7 @@ def parse_frame(data: bytes, position: int, base: int, digest: int | None) -> Fr
         return Short(SKIPPABLE_HEADER)
     kind = data[position]
     if data[position + 1 : position + 4] != MAGIC_TAIL or kind & 0xF0 != KIND_COVER:
-        return Fault.MAGIC
+        return Fault.MAGIC if any(data[position : position + SKIPPABLE_HEADER]) else Fault.ZEROS
     if kind == KIND_COVER:
         return Fault.COVER
     size = int.from_bytes(data[position + 4 : position + 8], "little")

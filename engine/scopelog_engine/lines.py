@@ -36,7 +36,7 @@ SET: Final = "v"
 DELETE: Final = "x"
 TRIM: Final = "t"
 RETIRE: Final = "!"
-_DEFINE: Final = "@"
+DEFINE: Final = "@"
 
 
 class Address(NamedTuple):
@@ -97,7 +97,7 @@ class AddressTable:
         self._next += 1
         self._ids[address] = fresh
         self._fresh.append(address)
-        out.append(_json([_DEFINE, fresh, address.namespace, address.key, address.kind]))
+        out.append(_json([DEFINE, fresh, address.namespace, address.key, address.kind]))
         return fresh
 
     def keep(self) -> None:
@@ -258,7 +258,8 @@ def _end_run(
 _decode_lines = msgspec.json.Decoder().decode_lines
 
 
-def _lines_of(raw: bytes) -> list[Any]:
+def parse_lines(raw: bytes) -> list[Any]:
+    """The lines of one frame's raw payload as JSON. Raises :class:`BadLine`, :class:`ReadFailed`."""
     try:
         return _decode_lines(raw)
     except (msgspec.MsgspecError, RecursionError):  # lone surrogates or very long integers
@@ -281,7 +282,14 @@ def decode_lines(
 
     Raises :class:`BadLine` where known codes are misused; unknown codes and lines are skipped, and put in ``unknown``.
     """
-    for line in _lines_of(raw):
+    return records_of(parse_lines(raw), base, base_time, table, unknown)
+
+
+def records_of(
+    lines: list[Any], base: int, base_time: int, table: dict[int, Address], unknown: list[object] | None = None
+) -> Iterator[Record]:
+    """As :func:`decode_lines`, of lines that were parsed."""
+    for line in lines:
         if not isinstance(line, list) or len(line) < 2 or type(line[0]) is not int or type(line[1]) is not int:
             if unknown is not None:
                 unknown.append(line)
@@ -301,7 +309,7 @@ def decode_lines(
                     yield new_tuple(Record, (sequence, APPEND, address, element, None, time))
                     sequence += 1
                 continue
-            if code == _DEFINE:
+            if code == DEFINE:
                 if len(item) < 5 or type(item[1]) is not int or not all(type(part) is str for part in item[2:5]):
                     raise BadLine("a definition is malformed")
                 table[item[1]] = Address(item[2], item[3], item[4])

@@ -55,6 +55,7 @@ from .opening import open_session
 from .pace import Pace
 from .position import Position
 from .reader import Reader
+from .salvage import Salvaged, salvage_session
 from .survey import read_header
 from .workers import WRITERS
 from .writer import Writer
@@ -224,6 +225,14 @@ class Store:
             raise InvalidInput(f"{session!r} cannot be copied onto itself", "choose another id")
         return copy_session(self, session, new, upto)
 
+    def salvage_session(self, session: str, new: str | None, into: Store | None = None) -> Salvaged:
+        """A new session of all that verifies in a damaged one, in this store or in another."""
+        self._check()
+        target = into or self
+        target._check()
+        check_id("session", session)
+        return salvage_session(self, session, target, None if new is None else check_id("session", new))
+
     def tidy_session(self, session: str) -> list[str]:
         """Remove what recoveries of a session have kept aside. Returns the paths."""
         self._check()
@@ -239,9 +248,20 @@ class Store:
         if self.fs.is_dir(trash):
             for name in self.fs.list_dir(trash):
                 try:
-                    self._empty(os.path.join(trash, name))
+                    if not self._in_use(os.path.join(trash, name)):
+                        self._empty(os.path.join(trash, name))
                 except OSError as error:
                     _log.warning("%s could not be removed: %s; it will be tried again", name, error)
+
+    def _in_use(self, directory: str) -> bool:
+        """Whether somebody deletes this session at this moment, or salvages one into this directory."""
+        try:
+            WriterLock.acquire(self.fs, os.path.join(directory, LOCK_FILE), create=False).release()
+        except FileNotFoundError:
+            return False
+        except StoreLocked:
+            return True
+        return False
 
     def _empty(self, directory: str) -> None:
         """Remove a directory and its files. Somebody else may be doing the same."""

@@ -33,6 +33,8 @@ from scopelog_engine.info import SessionInfo
 from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery, SetAside, TornTail
+from scopelog_engine.rescue import Lost, Missing, Unnamed
+from scopelog_engine.salvage import Salvaged, SalvagedLog
 from scopelog_engine.scope import Coalescer
 from scopelog_engine.writer import Receipt
 
@@ -107,7 +109,9 @@ __all__ = [
     "ListBase",
     "LogPoisoned",
     "LogRecord",
+    "Lost",
     "ManualClock",
+    "Missing",
     "MissingExtra",
     "MixedCommit",
     "NewerFormat",
@@ -122,6 +126,8 @@ __all__ = [
     "Records",
     "Recovery",
     "Retired",
+    "Salvaged",
+    "SalvagedLog",
     "Scope",
     "ScopelogError",
     "Session",
@@ -134,6 +140,7 @@ __all__ = [
     "StoreLocked",
     "SystemClock",
     "TornTail",
+    "Unnamed",
     "UnsupportedPlatform",
     "Value",
     "ValueBase",

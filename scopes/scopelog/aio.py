@@ -25,6 +25,7 @@ from scopelog_engine.info import SessionInfo
 from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt
 from scopelog_engine.recovery import Recovery
+from scopelog_engine.salvage import Salvaged
 from scopelog_engine.writer import Receipt
 
 from .addresses import SESSION, EphemeralScope, List, S, Scope, Value, Write, check_name, check_tag
@@ -417,6 +418,10 @@ class AsyncStore:
     async def copy(self, session_id: str, new_id: str, *, upto: int | None = None) -> int:
         """See :meth:`Store.copy`."""
         return await in_thread(lambda: self.sync.copy(session_id, new_id, upto=upto))
+
+    async def salvage(self, session_id: str, new_id: str | None = None, *, into: Store | None = None) -> Salvaged:
+        """See :meth:`Store.salvage`; of another AsyncStore pass its ``sync``."""
+        return await in_thread(lambda: self.sync.salvage(session_id, new_id, into=into))
 
     async def tidy(self, session_id: str) -> list[str]:
         """See :meth:`Store.tidy`."""

@@ -18,6 +18,7 @@ from scopelog_engine.layout import check_id
 from scopelog_engine.notify import Watch
 from scopelog_engine.position import Position
 from scopelog_engine.rebuild import Rebuilt, rebuild
+from scopelog_engine.salvage import Salvaged
 from scopelog_engine.store import Store as EngineStore
 from scopelog_engine.store import leave_out
 
@@ -185,6 +186,22 @@ class Store:
         if upto is not None and (type(upto) is not int or upto < 0):
             raise InvalidInput(f"upto is {upto!r}", "pass a sequence of the session")
         return self._store.copy_session(session_id, new_id, upto)
+
+    def salvage(self, session_id: str, new_id: str | None = None, *, into: Store | None = None) -> Salvaged:
+        """Make a new session of everything that verifies in a damaged one, on both sides of the damage, and say what
+        is missing. Without ``new_id`` nothing is written: the report alone.
+
+        The session scope and every ephemeral scope that is not over come with their sequences, tags and times. The
+        source is not changed and not locked. ``into``: another store, on another disk say. The new session appears
+        when all of it is durable, or not at all.
+
+        Raises :class:`NoSuchSession`, :class:`InvalidInput` if there is a session ``new_id`` already,
+        :class:`CorruptLog` if not one frame of the main log verifies, :class:`ReadFailed`, :class:`NewerFormat`,
+        :class:`WriteFailed`.
+        """
+        if into is not None and not isinstance(into, Store):
+            raise InvalidInput(f"into is {given_as(into)}", "pass an open Store")
+        return self._store.salvage_session(session_id, new_id, None if into is None else into._store)
 
     def tidy(self, session_id: str) -> list[str]:
         """Remove the evidence that recoveries of a session have kept: torn tails, and sidecars that were set aside.

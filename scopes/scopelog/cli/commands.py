@@ -207,6 +207,7 @@ for command in (
     housekeeping.compact,
     housekeeping.tidy,
     housekeeping.copy,
+    housekeeping.salvage,
     watching.watch,
     following.follow,
     memory.memory,

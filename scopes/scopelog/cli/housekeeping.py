@@ -1,10 +1,14 @@
-"""compact, tidy, copy: what a store gives back, and what is made of a session."""
+"""compact, tidy, copy, salvage: what a store gives back, and what is made of a session."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 import click
+
+from scopelog_engine.rescue import UNNAMED, Missing
+from scopelog_engine.salvage import SalvagedLog
 
 from ..addresses import ephemeral
 from ..store import Store
@@ -121,3 +125,64 @@ def copy(store: str, session: str, new: str, upto: int | None, as_json: bool) ->
         output.put_json({"session": session, "new": new, "upto": last})
     else:
         output.put_text(printable(f"{new}: copied up to sequence {last}"))
+
+
+@click.command()
+@STORE
+@SESSION
+@click.argument("new", required=False)
+@click.option("--into", metavar="STORE", help="Make it in that store, on another disk say; it is made if need be.")
+@JSON
+def salvage(store: str, session: str, new: str | None, into: str | None, as_json: bool) -> None:
+    """Make a new session NEW of everything that verifies in SESSION, on both sides of any damage.
+
+    Without NEW nothing is written: what would come along, and what is missing, is told. SESSION is neither changed nor
+    locked; where the disk cannot read it, that place is stepped over. Sequences, tags and times stay. Ephemeral scopes
+    that are not over come along. NEW appears when all of it is durable, or not at all.
+
+    Each log is told with the writes that verify, then each missing place: bytes, sequences, and why. Where an index
+    frame tells what stood there, lists and values are named that have lost something; deletions that it tells of are
+    made again. Lists and values whose names stood in a missing place come along under scopelog.salvaged.
+
+    With --json there is one object: session, new, last, logs, missing, lost, unnamed, unknown, time_lost
+    and kept (scopes/README.md, "Salvage").
+    """
+    with opened(store) as source, contextlib.ExitStack() as stack:
+        target = stack.enter_context(Store.open(into)) if into is not None else None
+        found = source.salvage(session, new, into=target)
+    if as_json:
+        output.put_json(found.as_dict())
+        return
+    for log in found.logs:
+        output.put_text(printable(_log_line(log)))
+    for gap in found.missing:
+        output.put_text(printable(_missing_line(gap)))
+    for lost in found.lost:
+        what = f"{output.count(lost.number, 'element')} of the list" if lost.kind == "list" else "the newest value of"
+        output.put_text(printable(f"lost: {what} {lost.namespace} {lost.key}"))
+    for entry in found.unnamed:
+        where = f"{output.count(entry.number, 'write')} to a {entry.kind} are under {UNNAMED} {entry.key}"
+        output.put_text(printable(f"unnamed: {entry.path}: {where}"))
+    if found.unknown:
+        output.put_text(f"left out: {output.count(found.unknown, 'write')} of a later release")
+    if found.time_lost:
+        output.put_text("note: the main log's header is lost, and with it when things were written")
+    for path in found.kept:
+        output.put_text(printable(f"note: {path}: kept by an earlier recovery, not looked into"))
+    verdict = "something is missing" if found else "nothing is missing"
+    output.put_text(printable(verdict if new is None else f"{new}: salvaged up to sequence {found.last}; {verdict}"))
+
+
+def _log_line(log: SalvagedLog) -> str:
+    what = f"scope {log.scope}" if log.scope else "main log"
+    if log.left_out:
+        return f"left out: {log.path}: {what}: {log.left_out}"
+    doubt = f"; in doubt: {log.doubtful}" if log.doubtful else ""
+    return f"{log.path}: {what}: {output.count(log.records, 'write')} up to sequence {log.last}{doubt}"
+
+
+def _missing_line(gap: Missing) -> str:
+    between = f"between sequences {gap.after} and {gap.before}" if gap.before else f"after sequence {gap.after}"
+    size = f"{output.count(gap.end - gap.offset, 'byte')} at offset {gap.offset}"
+    proof = "damage" if gap.proved else "not known to have been durable"
+    return f"missing: {gap.path}: {size}, {between}: {gap.reason}: {gap.detail} ({proof})"
