@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from random import Random
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -93,7 +93,7 @@ class Shape:
     def sidecars(self) -> list[Log]:
         return [log for log in self.logs.values() if log.scope]
 
-    @property
+    @cached_property
     def known(self) -> list[Log]:
         """Every log that bytes of a mutation may be of."""
         own = [*self.logs.values(), *self.gone, *self.old]
