@@ -28,7 +28,8 @@ COVER: Final = b"\x50\x2a\x4d\x18"
 
 class Fate(NamedTuple):
     """Of one file. ``good``: where the unbroken chain from the header ends; ``end``: where an open finds the log's end,
-    behind ``last``. ``ops``: what stands before ``good``; ``reason``: the only word ``check`` may give, "" for any."""
+    behind ``last``, and ``torn`` whether it must cut there. ``ops``: what stands before ``good``, ``all_ops`` what once
+    stood before ``end``. ``reason``: the only word ``check`` may give, "" for any."""
 
     verdict: str
     log: Log
@@ -37,15 +38,12 @@ class Fate(NamedTuple):
     last: Frame | None = None
     good_last: int = 0
     ops: tuple[Op, ...] = ()
+    all_ops: tuple[Op, ...] = ()
+    torn: bool = False
     length: int = 0
     high: int = 0
     epoch: int = 0
     reason: str = ""
-
-    @property
-    def broken_at(self) -> int:
-        """Where ``check`` must point to."""
-        return self.good
 
     @property
     def sequence(self) -> int:
@@ -96,9 +94,10 @@ def fate(known: Iterable[Log], data: bytes) -> Fate | None:
     frames = [other.frames[number] for other, number in standing.values()]
     behind = [f for f in frames if f.offset >= end and f.last >= last.last and f.epoch >= last.epoch]
     tail = data[end:]
+    torn = bool(tail) and not (tail.startswith(COVER) and len(tail) >= 8 and not any(tail[8:]))
     if any(frame.mark > end for frame in behind):
         verdict = CORRUPT
-    elif tail and not (tail.startswith(COVER) and len(tail) >= 8 and not any(tail[8:])):
+    elif torn:
         verdict = verdict or TORN
     return Fate(
         verdict or LIVE,
@@ -108,6 +107,8 @@ def fate(known: Iterable[Log], data: bytes) -> Fate | None:
         last,
         good.last,
         tuple(op for op in log.ops if op.seq <= good.last),
+        tuple(op for op in log.ops if op.seq <= last.last),
+        torn,
         len(data),
         max([last.last, log.header.high, log.header.floor, *(frame.last for frame in behind)]),
         max([last.epoch, log.header.high_epoch, *(frame.epoch for frame in behind)]),
@@ -156,15 +157,10 @@ def expect(shape: Shape, files: Files) -> Expected:
         verdict = HEADER if main is None else FOREIGN
         return Expected(Fate(verdict, shape.main), refused=True, cars=_cars(shape, files))
     found = Expected(main, main.verdict == CORRUPT, _cars(shape, files), high=main.high, epoch=main.epoch)
-    if main.verdict == TORN or (main.verdict == BELOW and _torn_behind(main, files[path])):
+    if main.torn:
         found.torn[path] = main
     _judge(found, shape)
     return found
-
-
-def _torn_behind(main: Fate, data: bytes) -> bool:
-    tail = data[main.end :]
-    return bool(tail) and not (tail.startswith(COVER) and len(tail) >= 8 and not any(tail[8:]))
 
 
 def _ours(shape: Shape, log: Log) -> bool:
@@ -203,7 +199,7 @@ def _judge(found: Expected, shape: Shape) -> None:
             found.aside.add(path)
         else:
             owned.add(scope)
-            if one.verdict in (TORN, CORRUPT):
+            if one.torn:
                 found.torn[path] = one
             if one.last is not None and one.last.kind == KIND_HEADER:
                 found.swept.add(path)

@@ -161,7 +161,6 @@ class _Session:
         self._deep = deep
         self._fs = store.fs
         self._directory = directory
-        self._session = ""
         self._main: LogView | None = None
         self._main_last = -1
         self.findings: list[Finding] = []
@@ -203,11 +202,11 @@ class _Session:
         try:
             with handle.pin() as file:
                 header, first = read_header(file, path)
-            check_owner(header, path, kind=kind, store=self._store.identity, session=self._session or header.session)
-            if kind == KIND_MAIN:
-                self._session = header.session
-                if session_dir_name(header.session) != os.path.basename(self._directory):
-                    self._add(DAMAGE, path, 0, 0, "foreign", f"its header names the session {header.session!r}")
+            check_owner(header, path, kind=kind, store=self._store.identity, session=header.session)
+            if session_dir_name(header.session) != os.path.basename(self._directory):
+                self._add(DAMAGE, path, 0, 0, "foreign", f"its header names the session {header.session!r}")
+                if kind == KIND_SCOPE:
+                    return
             newest = None if self._deep else _newest_index(handle, path)
             if newest is not None and not _stretches_hold(handle, path, header, first, newest):
                 newest = None  # frame by frame then: it will be found out where, and of what kind it is

@@ -11,7 +11,7 @@ from .environment import Environment, Settings
 from .errors import OpenFailed
 from .layout import LOCK_FILE, MAIN_FILE, TEMP_SUFFIX
 from .lock import WriterLock
-from .recovery import Recovered, Recovery, Sidecars, recover_main, recover_sidecars
+from .recovery import Recovered, Recovery, Sidecars, mend, recover_main, recover_sidecars
 from .scope import SESSION
 from .view import LogView
 from .writer import Writer
@@ -52,11 +52,6 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
     fs = store.fs
     report = Recovery()
     names = fs.list_dir(directory)
-    for name in names:
-        if name.endswith(TEMP_SUFFIX):  # a file that was never given its name: nothing in it was acknowledged
-            path = os.path.join(directory, name)
-            fs.unlink(path)
-            report.swept.append(path)
     main: Recovered | None = None
     sidecars = Sidecars()
     opened: list[Recovered] = []
@@ -79,6 +74,13 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
             report=report,
         )
         opened += [car.log for car in (*sidecars.living, *sidecars.dead)]
+        # From here on files are changed: what is refused was refused before.
+        for name in names:
+            if name.endswith(TEMP_SUFFIX):  # a file that was never given its name: nothing in it was acknowledged
+                path = os.path.join(directory, name)
+                fs.unlink(path)
+                report.swept.append(path)
+        mend(fs, main, sidecars, report)
         epoch = max(lock.last_epoch, sidecars.epoch, main.survey.epoch if main is not None else 0) + 1
         sequence = max(sidecars.high, main.survey.high if main is not None else 0)
         lock.note(epoch)

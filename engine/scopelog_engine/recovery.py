@@ -1,7 +1,9 @@
 """Recovery: what an open for write does to a log that was not closed cleanly. Only the holder of the lock comes here.
 
-A torn tail is kept aside (temp, sync, rename, sync of the directory), and only then is the log cut, and synced, and
-only then may appends start. Each step may be the last one before a crash: run again, recovery ends in the same bytes.
+First everything is looked at and nothing changed: an open that is refused for damage leaves every file as it was. Then
+:func:`mend` changes what must be. A torn tail is kept aside (temp, sync, rename, sync of the directory), and only then
+is the log cut, and synced, and only then may appends start. Each step may be the last one before a crash: run again,
+recovery ends in the same bytes.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class Recovered:
 
 
 def recover_main(fs: FileSystem, path: str, *, store: str, session: str, report: Recovery) -> Recovered:
-    """Open main for writing. Raises :class:`CorruptLog` for proved damage, with nothing changed."""
+    """Open main for writing, and find its end. Raises :class:`CorruptLog` for proved damage. Nothing is changed yet."""
     handle = Handle.open(fs, path)
     try:
         with handle.pin() as file:
@@ -98,14 +100,31 @@ def recover_main(fs: FileSystem, path: str, *, store: str, session: str, report:
             check_owner(found.header, path, kind=KIND_MAIN, store=store, session=session)
             if found.verdict == CORRUPT:
                 raise found.damage(path)
-            main = Recovered(path, handle, found, found.size)
-            _mend(fs, main, report)
     except BaseException:
         handle.close()
         raise
     report.clean = found.clean and found.size == found.end
-    report.unproved_bytes = 0 if main.proved or report.clean else found.end - found.mark
-    return main
+    return Recovered(path, handle, found, found.size)
+
+
+def mend(fs: FileSystem, main: Recovered | None, sidecars: Sidecars, report: Recovery) -> None:
+    """Cut what is torn or, of a sidecar, damaged; set aside what does not belong. Main comes first."""
+    if main is not None:
+        _mend(fs, main, report)
+        report.unproved_bytes = 0 if main.proved or report.clean else main.survey.end - main.survey.mark
+    for path, reason in sidecars.strange:
+        _set_aside(fs, path, reason, report)
+    born = []
+    for car in sidecars.living:
+        log = car.log
+        _mend(fs, log, report)
+        if log.survey.last.kind != KIND_HEADER:
+            born.append(car)
+            continue
+        log.handle.close()  # its first batch was torn: nothing ever lived in it
+        fs.unlink(log.path)
+        report.swept.append(log.path)
+    sidecars.living = born
 
 
 def _mend(fs: FileSystem, log: Recovered, report: Recovery) -> None:
@@ -180,10 +199,12 @@ class Sidecar:
 
 @dataclass
 class Sidecars:
-    """``high`` and ``epoch``: the highest met in any file of the session, also of those set aside or dead."""
+    """``strange``: path and reason of those to be set aside. ``high`` and ``epoch``: the highest met in any file of the
+    session, also of those set aside or dead."""
 
     living: list[Sidecar] = field(default_factory=list)
     dead: list[Sidecar] = field(default_factory=list)
+    strange: list[tuple[str, str]] = field(default_factory=list)
     high: int = 0
     epoch: int = 0
 
@@ -199,8 +220,10 @@ def recover_sidecars(
     main_last: int,
     report: Recovery,
 ) -> Sidecars:
-    """Survey every sidecar; set aside what does not belong, cut what is torn or damaged, tell the living from the
-    dead. Trouble in a sidecar never stops main from opening; a lack of descriptors or memory (OSError) does.
+    """Survey every sidecar, and tell the living from the dead and from what does not belong. Nothing is changed yet.
+
+    Trouble in a sidecar never stops main from opening; a lack of descriptors or memory (OSError) does. Raises
+    :class:`CorruptLog` for damage in main that hides which of them are alive.
     """
     result = Sidecars()
     candidates: list[Sidecar] = []
@@ -210,7 +233,7 @@ def recover_sidecars(
             if first is not None:
                 car = _look_at(fs, os.path.join(directory, name), first, store, session, main_last, result, report)
                 candidates += [car] if car is not None else []
-        _tell_apart(fs, candidates, main, result, report)
+        _tell_apart(candidates, main, result)
     except BaseException:
         for car in candidates:
             car.log.handle.close()
@@ -228,7 +251,7 @@ def _look_at(
     result: Sidecars,
     report: Recovery,
 ) -> Sidecar | None:
-    """One sidecar, if it is ours and can be read; else it is set aside or reported."""
+    """One sidecar, if it is ours and can be read; else it is strange, or reported."""
     handle: Handle | None = None
     try:
         handle = Handle.open(fs, path)
@@ -246,21 +269,19 @@ def _look_at(
             report.unreadable.append(SetAside(path, path, str(error)))
             _log.error("%s cannot be read: %s", path, error)
         else:
-            _set_aside(fs, path, error.cause, report)
+            result.strange.append((path, error.cause))
         return None
     result.high, result.epoch = max(result.high, found.high), max(result.epoch, found.epoch)
     reason = _why_not_ours(found, first, main_last)
     if reason:
         handle.close()
-        _set_aside(fs, path, reason, report)
+        result.strange.append((path, reason))
         return None
     return Sidecar(found.header.scope, first, Recovered(path, handle, found, found.size))
 
 
-def _tell_apart(
-    fs: FileSystem, candidates: list[Sidecar], main: LogView | None, result: Sidecars, report: Recovery
-) -> None:
-    """Which lives are over and which go on; the living are mended. Candidates are in order of their first sequence."""
+def _tell_apart(candidates: list[Sidecar], main: LogView | None, result: Sidecars) -> None:
+    """Which lives are over and which go on. Candidates are in order of their first sequence."""
     retired: dict[str, int] = {}
     if candidates and main is not None:
         retired = main.retired_since(candidates[0].first, {car.scope for car in candidates})
@@ -272,21 +293,10 @@ def _tell_apart(
             result.dead.append(car)
         elif car.scope in owner:
             car.log.handle.close()
-            _set_aside(fs, car.log.path, "an earlier life of its scope was never retired", report)
+            result.strange.append((car.log.path, "an earlier life of its scope was never retired"))
         else:
             owner[car.scope] = car
             result.living.append(car)
-    born = []
-    for car in result.living:
-        log = car.log
-        _mend(fs, log, report)
-        if log.survey.last.kind != KIND_HEADER:
-            born.append(car)
-            continue
-        log.handle.close()  # its first batch was torn: nothing ever lived in it
-        fs.unlink(log.path)
-        report.swept.append(log.path)
-    result.living = born
 
 
 def _why_not_ours(found: Survey, first: int, main_last: int) -> str:
