@@ -27,6 +27,7 @@ from scopelog_engine.header import Header, digest_of, parse_header
 from scopelog_engine.layout import (
     KIND_BATCH,
     KIND_INSIDE,
+    LOCK_FILE,
     MAIN_FILE,
     SKIPPABLE_HEADER,
     scope_file_name,
@@ -42,6 +43,7 @@ TITLE: Final = value("chat", "title")
 SCOPE: Final = ephemeral("op-1")
 DELTAS: Final = SCOPE.list_of("op", "deltas")
 STATE: Final = SCOPE.value("op", "state")
+LOCK: Final = f"{session_dir_name(CHAT)}/{LOCK_FILE}"
 MAIN: Final = f"{session_dir_name(CHAT)}/{MAIN_FILE}"
 
 

@@ -26,9 +26,7 @@ from scopelog_engine.fs import File, OsFileSystem
 from scopelog_engine.layout import LOCK_FILE
 
 from .children import attempt, child
-from .stores import CHAT, DELTAS, MAIN, MESSAGES, SCOPE, image_of, records, sidecars_of, unsound
-
-LOCK = f"{MAIN.split('/')[0]}/{LOCK_FILE}"
+from .stores import CHAT, DELTAS, LOCK, MAIN, MESSAGES, SCOPE, image_of, records, sidecars_of, unsound
 
 HOLDER = """
 import sys

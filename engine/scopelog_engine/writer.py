@@ -18,6 +18,7 @@ from .durability import Durability
 from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
 from .errors import (
     HandleClosed,
+    HandleFenced,
     HandleForked,
     InvalidInput,
     LimitExceeded,
@@ -434,17 +435,37 @@ class Writer(Watching):
         log = state.log
         if log is None:
             return None
+        # A sidecar at PROCESS is never synced for the sake of closing: it has no closing frame then.
+        clean = clean and (state is self._main or log.synced) and log.poison is None
+        fenced = self._fenced() if clean and (log.touched or not log.clean) else None
+        clean = clean and fenced is None
         told = self._told(log) if clean and state is self._main and self._env.keeps_catalogue else None
         try:
-            # A sidecar at PROCESS is never synced for the sake of closing: it has no closing frame then.
             last = self._index.at_close if state is self._main and self._index is not None else None
-            log.close(clean=clean and (state is self._main or log.synced) and log.poison is None, last=last)
+            log.close(clean=clean, last=last)
         except ScopelogError as error:
             return error
+        if fenced is not None:
+            return fenced
         if told is not None and log.closing is not None:
             offset, frame = log.closing
             # Closing adds one mark, which is above all before it.
             self._env.closed(told._replace(syncs=told.syncs + 1, bytes=offset + len(frame)), frame)
+        return None
+
+    def _fenced(self) -> ScopelogError | None:
+        """What stands against closing frames, which are appends like any other: the session is somebody else's now."""
+        try:
+            self._writer_lock.check()
+        except HandleFenced as error:
+            return error
+        except OSError as error:
+            failed = WriteFailed(
+                f"the disk could not be asked for {self._writer_lock.path} ({error}), so that closing wrote nothing",
+                "mend it; nothing that was acknowledged is lost",
+            )
+            failed.__cause__ = error
+            return failed
         return None
 
     def _told(self, log: LogFile) -> SessionInfo | None:
