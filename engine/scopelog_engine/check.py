@@ -288,6 +288,7 @@ class _Session:
             closed.start == tail.start
             and closed.previous == tail.previous
             and closed.crc == tail.crc
+            and [span.length for span in closed.spans] == [span.length for span in tail.spans]
             and closed.lists == tail.lists
             and closed.values == tail.values
             and closed.retired == tail.retired
