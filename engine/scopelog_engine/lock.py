@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from .errors import HandleFenced, OpenFailed, StoreLocked, UnsupportedPlatform
-from .fs import File, FileSystem, Identity, write_all
+from .fs import File, FileSystem, Identity, read_all, write_all
 
 _ATTEMPTS: Final = 8
 _NOTE_BYTES: Final = 127
@@ -73,7 +73,7 @@ class WriterLock:
                 ) from error
             raise
         if not granted:
-            owner = _read_owner(file)
+            owner = _known_owner(file)
             who = f"process {owner.pid}, since {owner.since}" if owner.pid else "another handle"
             raise StoreLocked(
                 f"{path} is held by {who}",
@@ -84,7 +84,7 @@ class WriterLock:
         identity = file.identity()
         if fs.identity(path) != identity:
             return None
-        return cls(fs, path, file, identity, _read_owner(file).epoch)
+        return cls(fs, path, file, identity, _owner_in(_read_note(file)).epoch)
 
     def note(self, epoch: int) -> None:
         """Name the owner in the file, for the refusal that others get, and the epoch, for the next owner."""
@@ -127,9 +127,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _read_owner(file: File) -> _Owner:
+def _read_note(file: File) -> bytes:
+    """Raises OSError: an epoch that could not be read might be given out again."""
+    return read_all(file, _MAX_NOTE, 0).partition(b"\n")[0]
+
+
+def _owner_in(note: bytes) -> _Owner:
+    """Nobody, if the note makes no sense."""
     try:
-        owner = _decode_owner(file.pread(_MAX_NOTE, 0).partition(b"\n")[0])
-        return owner if 0 <= owner.epoch < _MAX_EPOCH else _Owner(owner.pid, owner.since)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        owner = _decode_owner(note)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _Owner()
+    return owner if 0 <= owner.epoch < _MAX_EPOCH else _Owner(owner.pid, owner.since)
+
+
+def _known_owner(file: File) -> _Owner:
+    """For a refusal, which stands whether its note can be read or not."""
+    try:
+        return _owner_in(_read_note(file))
+    except OSError:
         return _Owner()
