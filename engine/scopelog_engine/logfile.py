@@ -19,7 +19,7 @@ from typing import Final
 
 from .batch import Batch
 from .environment import Counters
-from .errors import DurabilityError, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
+from .errors import DurabilityError, HandleFenced, OutcomeUnknown, ReadFailed, ScopelogError, WriteFailed
 from .frame import encode_cover
 from .fs import File, FileSystem, write_all
 from .handle import Handle
@@ -326,15 +326,15 @@ class LogFile(SyncedLog):
             view, self._view = self._view, None
             view.handle.close()
         for path in (self.path + TEMP_SUFFIX, self.path):
-            if self.fs.exists(path):
-                self._remove(path)
+            self._remove(path)
         self._names_synced = False
         self._size = self.durable = 0
         self._suspect = self._adopting = False
 
     def _remove(self, path: str) -> None:
         try:
-            self.fs.unlink(path)
+            if self.fs.exists(path):
+                self.fs.unlink(path)
         except OSError as error:
             _log.warning("%s could not be removed: %s; the next attempt replaces it", path, error)
 
@@ -403,7 +403,7 @@ class LogFile(SyncedLog):
                 self._sync(file)
                 if file is not None:
                     self._write_closing(file)
-        except WriteFailed as error:
+        except (WriteFailed, ReadFailed) as error:
             if self._suspect or not (self.synced and self.anchored):
                 raise
             self._not_closed(error)
