@@ -218,16 +218,11 @@ class Catalogue:
 
     def _exists(self, session: str, tell: Tell) -> bool:
         path = os.path.join(self._path, session_dir_name(session), MAIN_FILE)
-        if self._fs.exists(path):
-            return True
         try:
-            self._fs.open_readonly(path).close()
-        except _NO_SESSION:
-            return False
+            return self._fs.exists(path)
         except OSError as error:
             tell(finding_of(error, path))
             return False
-        return True
 
     # --- one session ----------------------------------------------------------------------------
 

@@ -99,9 +99,9 @@ def _check_store(store: Checked, session: str | None, deep: bool) -> list[Findin
         findings += _check_store_file(fs, os.path.join(store.path, STORE_FILE))
     for name in names:
         directory = os.path.join(store.path, name)
-        if not fs.is_dir(directory):
-            continue
         try:
+            if not fs.is_dir(directory):
+                continue
             findings += _check_session(store, directory, deep)
         except FileNotFoundError:
             continue  # deleted meanwhile

@@ -107,26 +107,31 @@ def tidy_session(store: Home, session: str) -> list[str]:
     fs, directory = store.fs, store.directory(session)
     removed: list[str] = []
     try:
-        lock = WriterLock.acquire(fs, os.path.join(directory, LOCK_FILE), create=False)
-    except FileNotFoundError:
-        if fs.exists(os.path.join(directory, MAIN_FILE)):  # nobody has opened it since it was copied here
-            lock = WriterLock.acquire(fs, os.path.join(directory, LOCK_FILE))
-        else:
-            raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions") from None
-    try:
-        for name in fs.list_dir(directory):
-            if name.endswith((TORN_SUFFIX, ASIDE_SUFFIX, TEMP_SUFFIX)):
-                path = os.path.join(directory, name)
-                fs.unlink(path)
-                removed.append(path)
-        if removed:
-            fs.sync_dir(directory)
+        lock = _lock(fs, directory, session)
+        try:
+            for name in fs.list_dir(directory):
+                if name.endswith((TORN_SUFFIX, ASIDE_SUFFIX, TEMP_SUFFIX)):
+                    path = os.path.join(directory, name)
+                    fs.unlink(path)
+                    removed.append(path)
+            if removed:
+                fs.sync_dir(directory)
+        finally:
+            lock.release()
     except OSError as error:
         raise WriteFailed(
             f"{directory} could not be tidied ({error})", f"{len(removed)} files were removed; try again"
         ) from error
-    finally:
-        lock.release()
     if removed:
         _log.info("%s: %d files of evidence removed", directory, len(removed))
     return removed
+
+
+def _lock(fs: FileSystem, directory: str, session: str) -> WriterLock:
+    """The lock of a session that is there."""
+    try:
+        return WriterLock.acquire(fs, os.path.join(directory, LOCK_FILE), create=False)
+    except FileNotFoundError:
+        if not fs.exists(os.path.join(directory, MAIN_FILE)):
+            raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions") from None
+    return WriterLock.acquire(fs, os.path.join(directory, LOCK_FILE))  # nobody has opened it since it was copied here

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from .pool import NO_DESCRIPTORS, SYSTEM, Pool
 
@@ -21,6 +22,7 @@ if sys.platform != "win32":
 
 Identity = tuple[int, int]  # device and inode
 T = TypeVar("T")
+_NOTHING_THERE: Final = (FileNotFoundError, NotADirectoryError)
 
 
 class Readable(Protocol):
@@ -90,10 +92,11 @@ class FileSystem(Protocol):
     def list_dir(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
 
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """False only if there is none; whoever cannot be told gets the error, as everywhere."""
 
     def exists(self, path: str) -> bool:
-        """Whether the path names something; asks for no time stamp."""
+        """Whether the path names something, links included; asks for no time stamp."""
 
     def identity(self, path: str) -> Identity | None:
         """Device and inode the path names now, or None. Never called on a live log, whose writer
@@ -207,10 +210,20 @@ class OsFileSystem:
         return sorted(self._spare(lambda: os.listdir(path)))
 
     def is_dir(self, path: str) -> bool:
-        return os.path.isdir(path)
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except _NOTHING_THERE:
+            return False
 
     def exists(self, path: str) -> bool:
-        return os.access(path, os.F_OK)  # no stat: it would slow the next sync of a live log
+        try:
+            os.readlink(path)  # no stat: it would slow the next sync of a live log; and access() hides why it failed
+        except _NOTHING_THERE:
+            return False
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # that is: it is there, and no link
+                raise
+        return True
 
     def identity(self, path: str) -> Identity | None:
         try:

@@ -27,6 +27,7 @@ from .errors import (
     NoSuchSession,
     NotAStore,
     OpenFailed,
+    ReadFailed,
     ScopelogError,
     StoreLocked,
     UnsupportedPlatform,
@@ -167,7 +168,7 @@ class Store:
         """See :class:`Follower`. Raises :class:`NoSuchSession` if there is none and no position in it."""
         self._check()
         directory = self.directory(check_id("session", session))
-        if position is None and not self.fs.exists(os.path.join(directory, MAIN_FILE)):
+        if position is None and not self._holds_session(directory):
             raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions")
         index = self.index.log(os.path.basename(directory)) if self.index is not None else None
         return Follower(
@@ -181,6 +182,13 @@ class Store:
             scope=scope,
         )
 
+    def _holds_session(self, directory: str) -> bool:
+        try:
+            return self.fs.exists(os.path.join(directory, MAIN_FILE))
+        except OSError as error:
+            cause = f"it could not be seen whether {directory} holds a session ({error})"
+            raise ReadFailed(cause, "check the disk and its permissions") from error
+
     def directory(self, session: str) -> str:
         return os.path.join(self.path, session_dir_name(session))
 
@@ -192,7 +200,7 @@ class Store:
         self._check()
         check_id("session", session)
         directory = self.directory(session)
-        if not self.fs.exists(os.path.join(directory, MAIN_FILE)):
+        if not self._holds_session(directory):
             raise NoSuchSession(f"there is no session {session!r}", "look at the list of sessions")
         try:
             self._delete(directory)
@@ -245,13 +253,17 @@ class Store:
 
     def _sweep_trash(self) -> None:
         trash = os.path.join(self.path, TRASH_DIR)
-        if self.fs.is_dir(trash):
-            for name in self.fs.list_dir(trash):
-                try:
-                    if not self._in_use(os.path.join(trash, name)):
-                        self._empty(os.path.join(trash, name))
-                except OSError as error:
-                    _log.warning("%s could not be removed: %s; it will be tried again", name, error)
+        try:
+            names = self.fs.list_dir(trash) if self.fs.is_dir(trash) else []
+        except OSError as error:
+            _log.warning("%s could not be looked into: %s; it will be tried again", trash, error)
+            return
+        for name in names:
+            try:
+                if not self._in_use(os.path.join(trash, name)):
+                    self._empty(os.path.join(trash, name))
+            except OSError as error:
+                _log.warning("%s could not be removed: %s; it will be tried again", name, error)
 
     def _in_use(self, directory: str) -> bool:
         """Whether somebody deletes this session at this moment, or salvages one into this directory."""
