@@ -7,7 +7,7 @@ Joined elements are held against the run of originals they stand for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -164,6 +164,11 @@ class Life:
     def shown(self) -> list[Op]:
         return self.stored + self.staged
 
+    def copy(self) -> Life:
+        """Another one with the same operations."""
+        lists = {"stored": self.stored[:], "staged": self.staged[:], "doubt": self.doubt[:], "former": self.former[:]}
+        return replace(self, **lists)  # type: ignore[arg-type]
+
 
 @dataclass
 class ModelSession:
@@ -181,6 +186,53 @@ class ModelSession:
     shown_in: set[int] = field(default_factory=set)
     last: int = 0
     hollow: set[str] = field(default_factory=set)
+
+    def copy(self) -> ModelSession:
+        """The same promises, to be held against one of many outcomes."""
+        return replace(
+            self,
+            lives={scope: [life.copy() for life in lives] for scope, lives in self.lives.items()},
+            shown_in=set(self.shown_in),
+            hollow=set(self.hollow),
+        )
+
+    def key(self) -> str:
+        """The same for the same promises, however the units are numbered."""
+        ranks: dict[int, int] = {}
+
+        def flat(ops: Iterable[Op]) -> list[object]:
+            return [
+                (op.seq, op.spec, ranks.setdefault(op.unit, len(ranks)) if op.unit else -1, op.joinable) for op in ops
+            ]
+
+        lives = [
+            (scope, life.ended, life.process, life.power, life.handle, life.high,
+             flat(life.stored), flat(life.staged), flat(life.doubt), flat(life.former))
+            for scope, lives in sorted(self.lives.items())
+            for life in lives
+        ]  # fmt: skip
+        inflight = self.inflight and (self.inflight[0], flat(self.inflight[1]))
+        return repr(
+            (lives, inflight, self.compacting, self.epoch, sorted(self.shown_in), self.last, sorted(self.hollow))
+        )
+
+    def reopened(
+        self, got: dict[str, list[Op]] | None, generation: Callable[[str], int], epoch: int, *, power: bool
+    ) -> None:
+        """An open for write, as ``epoch``, has found ``got`` (None: no session): assert that it is legal; go on so.
+
+        ``generation``: of a scope's log. ``power``: a power cut came between, else the process ended.
+        """
+        if self.compacting is not None:
+            (scope, before), self.compacting = self.compacting, None
+            if generation(scope) > before:
+                self.compacted(scope, (got or {}).get(scope, []), sure=power)
+        self.resolve(got or {}, power=power)
+        assert power or epoch > self.epoch, "an open for write raises the epoch"
+        if got is None:
+            self.shown_in.clear()  # nothing of the session is left: it is another one
+        assert epoch not in self.shown_in, "no position means two things, also after a power cut"
+        self.epoch = epoch
 
     def life(self, scope: str) -> Life:
         lives = self.lives.setdefault(scope, [])

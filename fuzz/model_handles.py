@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple, Self
 
@@ -95,7 +95,7 @@ class Handles:
     def fork(self, disk: SimDisk) -> Self:
         """A rig for one possible outcome: the model as it is now, on another disk, with nothing open."""
         rig = type(self)(self.settings, disk)
-        rig.models = copy.deepcopy(self.models)
+        rig.models = {sid: model.copy() for sid, model in self.models.items()}
         rig.deleting = self.deleting
         return rig
 
@@ -124,16 +124,7 @@ class Handles:
             if got is None:
                 self.models.pop(sid, None)
         model = self.models.setdefault(sid, ModelSession())
-        if model.compacting is not None:
-            (scope, before), model.compacting = model.compacting, None
-            if self.generation(sid, scope) > before:
-                model.compacted(scope, (got or {}).get(scope, []), sure=power)
-        model.resolve(got or {}, power=power)
-        assert power or session.epoch > model.epoch, "an open for write raises the epoch"
-        if got is None:
-            model.shown_in.clear()  # nothing of the session is left: it is another one
-        assert session.epoch not in model.shown_in, "no position means two things, also after a power cut"
-        model.epoch = session.epoch
+        model.reopened(got, partial(self.generation, sid), session.epoch, power=power)
         model.hollow = set(session.scopes()) - set(model.alive())
         return session
 

@@ -16,7 +16,8 @@ relative paths start at the root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EBADF, EBUSY, EINVAL, EIO, ENOSPC, ENOTEMPTY, errorcode
 from hashlib import blake2b
@@ -193,6 +194,8 @@ class SimDisk:
         self.steps = 0
         self.reads = 0
         self.used = 0
+        self.watch: Callable[[str], None] | None = None
+        """Called before every step, with its operation; it may look at the disk, and must not change it."""
         self.lock = RLock()
         self._tree = Tree()
         self._faults: list[_Fault] = []
@@ -310,6 +313,22 @@ class SimDisk:
         with self.lock:
             self._faults.clear()
 
+    @contextmanager
+    def spared(self) -> Iterator[None]:
+        """No fault strikes, and none comes nearer, while the test itself looks at the disk."""
+        with self.lock:
+            faults, self._faults = self._faults, []
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._faults = faults
+
+    @property
+    def armed(self) -> bool:
+        """Whether a fault of :meth:`fail` has still to strike, or goes on."""
+        return bool(self._faults)
+
     def crash_at(self, step: int, mode: Mode = "before", torn: int = 0) -> None:
         """Raise SimCrash in step number ``step`` (see ``steps``) and in every operation after it.
 
@@ -340,6 +359,15 @@ class SimDisk:
         with self.lock:
             self._down = True
             return self.copy()
+
+    @property
+    def tree(self) -> Tree:
+        """Names, bytes and what is not durable of them; to be looked at."""
+        return self._tree
+
+    def with_tree(self, tree: Tree) -> SimDisk:
+        """Another disk of the same kind that holds ``tree``."""
+        return self._with(tree)
 
     def crash_choices(self) -> int:
         """How many combinations :meth:`crash_states` has to choose from; with a limit that high it is exhaustive."""
@@ -429,6 +457,8 @@ class SimDisk:
         if op in READS:
             self.reads += 1
         else:
+            if self.watch is not None:
+                self.watch(op)
             self.steps += 1
             if self._crash is not None and self.steps >= self._crash[0]:
                 _, mode, count = self._crash

@@ -18,7 +18,8 @@ import pytest
 from fuzz.model import Spec
 from fuzz.model_handles import POWER, PROCESS, Settings, random_identities, steady_identities
 from fuzz.model_rig import Rig
-from fuzz.simdisk import KeepAll, LoseAll, SimCrash, SimDisk
+from fuzz.simdisk import KeepAll, SimCrash, SimDisk
+from fuzz.survival import SID, Repairs, image, survive
 from scopelog import ScopelogError
 
 LONG = os.environ.get("SCOPELOG_HYPOTHESIS") == "long"
@@ -27,7 +28,6 @@ REPAIRS = 100 if LONG else 3
 """How many different images of one script have their repair cut down as well."""
 
 Script = Callable[[Rig], None]
-SID = "s"
 
 
 def _set(key: str, value: object) -> Spec:
@@ -249,7 +249,7 @@ def test_every_crash_point(name: str) -> None:
     steps = whole.disk.trace[told:]
     assert len(steps) == whole.disk.steps - base
     seen: set[object] = set()
-    repaired: set[object] = set()
+    repairs = Repairs(REPAIRS)
     for number, step in enumerate(steps, 1):
         ways: list[tuple[str, int]] = [("before", 0), ("after", 0)]
         if step[0] == "pwrite":
@@ -264,93 +264,11 @@ def test_every_crash_point(name: str) -> None:
             outcomes += [(f"power {n}", disk) for n, disk in enumerate(rig.disk.crash_states(STATES, seed=number))]
             for state, disk in outcomes:
                 power = state != "kill"
-                promised = [
-                    (sid, scope, life.process, life.power, life.ended)
-                    for sid, model in rig.models.items()
-                    for scope, lives in model.lives.items()
-                    for life in lives
-                ]
-                key = (image(disk), str(promised), str(rig.models), power)
+                key = (image(disk), str([(sid, model.key()) for sid, model in rig.models.items()]), power)
                 if key in seen:
                     continue
                 seen.add(key)
                 try:
-                    survive(rig.fork(disk), power, repaired)
+                    survive(rig.fork(disk), power, repairs)
                 except (AssertionError, ScopelogError, OSError) as error:
                     raise AssertionError(f"{name}, step {number} {step}, {mode} {count}, {state}: {error!r}") from error
-
-
-def image(disk: SimDisk) -> frozenset[tuple[str, bytes]]:
-    """The files, without the courtesy note of the lock."""
-    return frozenset((path, data) for path, data in disk.snapshot().items() if not path.endswith("LOCK"))
-
-
-def logs(files: frozenset[tuple[str, bytes]]) -> frozenset[tuple[str, bytes]]:
-    """All but the store's own file, which is made anew, with another time, if it did not survive."""
-    return frozenset((path, data) for path, data in files if not path.endswith("store.zst"))
-
-
-def survive(rig: Rig, power: bool, repaired: set[object]) -> None:
-    """Open what a crash has left, append behind it, read it again."""
-    left = rig.disk.copy()
-    steady_identities()
-    worst = [f for f in rig.open_store().check() if f.severity == "corrupt"]
-    assert not worst, worst
-    before = rig.observe(SID)
-    session = rig.open(SID, power=power)
-    after = rig.observe(SID)
-    assert (before or {"": []}) == (after or {"": []}), "a reader without the lock has the same verdict"
-    nothing_cut_silently(left, rig.disk)
-    if session.recovery and image(left) not in repaired and len(repaired) < REPAIRS:
-        repaired.add(image(left))
-        repair_again(rig.fork(left.copy()), image(rig.disk), power)
-    rig.verify()
-    rig.commit(SID, "", [_add("behind the repair"), _set("b", 5)], PROCESS)
-    rig.stage(SID, "op-1", "text", "behind ")
-    rig.stage(SID, "op-1", "text", "it")
-    rig.flush(SID)
-    rig.kill()
-    rig.open(SID)
-    rig.verify_stored(SID)
-    rig.commit(SID, "", [_add("and again")], POWER)
-    rig.cut_power()
-    rig.open(SID, power=True)
-    rig.verify_stored(SID)
-    rig.check()
-
-
-def nothing_cut_silently(left: SimDisk, now: SimDisk) -> None:
-    """Whatever recovery has cut from a log stands in a file beside it, unless it is untouched preallocated space."""
-    files = now.snapshot()
-    for path, data in left.snapshot().items():
-        if not path.endswith(".zst") or path.endswith("store.zst") or path not in files:
-            continue
-        kept = files[path]
-        assert data.startswith(kept), f"{path} was changed, not only cut"
-        cut = data[len(kept) :]
-        if cut and any(cut[8:]):
-            assert any(name.startswith(path) and files[name] == cut for name in files), f"{len(cut)} bytes of {path}"
-
-
-def repair_again(rig: Rig, whole: frozenset[tuple[str, bytes]], power: bool) -> None:
-    """The repair, cut down at each of its steps and run again, ends in the same bytes as one that was not.
-
-    After a mere kill the power is not cut: that may take what is to be repaired.
-    """
-    left = rig.disk
-    trial = left.copy()
-    rig.fork(trial).open_store().session(SID)
-    for number in range(1, trial.steps + 1):
-        for mode in ("before", "after", "torn"):
-            disk = left.copy()
-            disk.crash_at(number, mode, 9)
-            steady_identities()
-            with contextlib.suppress(SimCrash):
-                rig.fork(disk).open_store().session(SID)
-            for outcome in (disk.kill(), *([disk.crash(LoseAll()), disk.crash(KeepAll())] if power else [])):
-                steady_identities()
-                again = rig.fork(outcome)
-                again.open_store().session(SID)
-                assert logs(image(outcome)) == logs(whole), (
-                    f"repaired differently after {mode} {trial.trace[number - 1]}"
-                )
