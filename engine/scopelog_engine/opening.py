@@ -80,7 +80,7 @@ def _recover(store: Environment, session: str, directory: str, settings: Setting
                 path = os.path.join(directory, name)
                 fs.unlink(path)
                 report.swept.append(path)
-        mend(fs, main, sidecars, report)
+        mend(fs, directory, names, main, sidecars, report)
         epoch = max(lock.last_epoch, sidecars.epoch, main.survey.epoch if main is not None else 0) + 1
         sequence = max(sidecars.high, main.survey.high if main is not None else 0)
         lock.note(epoch)

@@ -107,13 +107,19 @@ def recover_main(fs: FileSystem, path: str, *, store: str, session: str, report:
     return Recovered(path, handle, found, found.size)
 
 
-def mend(fs: FileSystem, main: Recovered | None, sidecars: Sidecars, report: Recovery) -> None:
-    """Cut what is torn or, of a sidecar, damaged; set aside what does not belong. Main comes first."""
+def mend(
+    fs: FileSystem, directory: str, names: list[str], main: Recovered | None, sidecars: Sidecars, report: Recovery
+) -> None:
+    """Cut what is torn or, of a sidecar, damaged; set aside what does not belong. Main comes first. ``names``: what
+    the directory holds."""
     if main is not None:
         _mend(fs, main, report)
         report.unproved_bytes = 0 if main.proved or report.clean else main.survey.end - main.survey.mark
     for path, reason in sidecars.strange:
         _set_aside(fs, path, reason, report)
+    if report.set_aside or any(name.endswith(ASIDE_SUFFIX) for name in names):
+        # A power cut must not bring the old name back: main may have grown by then as far as the sidecar builds on.
+        fs.sync_dir(directory)  # also where an earlier recovery renamed but did not live to sync
     born = []
     for car in sidecars.living:
         log = car.log
