@@ -91,6 +91,7 @@ class Handles:
         self.doubtful: set[str] = set()
         self.store: Store | None = None
         self.deleting: str | None = None
+        self.seen: dict[str, list[Op]] | None = None  # stored, at the last open
 
     def fork(self, disk: SimDisk) -> Self:
         """A rig for one possible outcome: the model as it is now, on another disk, with nothing open."""
@@ -118,7 +119,7 @@ class Handles:
         """Open a session that is not open, and hold what replays against the model."""
         session = self.open_store().session(sid)
         self.sessions[sid] = session
-        got = self.observe(sid)
+        got = self.seen = self.observe(sid)
         if self.deleting == sid:
             self.deleting = None
             if got is None:
@@ -146,12 +147,16 @@ class Handles:
 
     def generation(self, sid: str, scope: str) -> int:
         """How often the scope's log has been compacted; 0 if it has none."""
+        return self.generations(sid).get(scope, 0)
+
+    def generations(self, sid: str) -> dict[str, int]:
+        """The same of every log of a session."""
         try:
             with self.open_store().reader(sid) as reader:
-                found = getattr(reader, "sync", reader)._reader._snapshot().surveys.get(scope)
-                return found.header.generation if found is not None else 0
+                surveys = getattr(reader, "sync", reader)._reader._snapshot().surveys
+                return {scope: found.header.generation for scope, found in surveys.items()}
         except NoSuchSession:
-            return 0
+            return {}
 
     def close(self, sid: str) -> None:
         """Close a session; what it could not store is optional from here on."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -70,11 +71,14 @@ class State(NamedTuple):
 
 @dataclass
 class Outcomes:
-    """``choices``: combinations of fates and names; ``total``: different states; ``states``: those to be tried."""
+    """``choices``: combinations of fates and names; ``total``: different states; ``states``: those to be tried, which
+    are not all of them if ``sampled``. ``rows``: how many of these provoke a row of the fault matrix."""
 
     choices: int
     total: int
     states: list[State]
+    sampled: bool
+    rows: Counter[int]
 
 
 class Moment:
@@ -110,7 +114,22 @@ class Moment:
                 state = self._state(tree, chosen)
                 picked.setdefault(state.key, state)
             found = [*picked.values()]
-        return Outcomes(choices, total, found)
+        cut = total > limit or len(pending) > MOST_NAMES or any(len(c) == MOST_CONTENTS for c in contents.values())
+        return Outcomes(choices, total, found, cut, self._rows(found))
+
+    def _rows(self, states: Sequence[State]) -> Counter[int]:
+        """11: bytes lost; 12: lost of one file, and not of another; 13: names lost; 14: a name, and not its bytes."""
+        rows: Counter[int] = Counter()
+        live = {node.number: bytes(node.live) for node in self._files if node.name != "LOCK"}
+        base = {node.number: bytes(node.base) for node in self._files}
+        for _, names, contents in states:
+            logs = [number for number in contents if number in live]
+            lost = {number for number in logs if contents[number] != live[number]}
+            rows[11] += bool(lost)
+            rows[12] += bool(lost) and len(lost) < len(logs)
+            rows[13] += not all(names)
+            rows[14] += any(not base[number] and not any(contents[number]) for number in lost)
+        return rows
 
     def torn(self) -> Iterator[State]:
         """The last write, which the cut met, reduced to each number of its bytes from the front, and from the back;
