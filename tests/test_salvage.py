@@ -521,6 +521,32 @@ def test_lines_of_a_later_release_come_along(tmp_path: Path) -> None:
     assert b'{"later":1}' in unpacked(text) and b'{"alone":2}' in unpacked(text)
 
 
+def test_frames_of_the_past_behind_a_hole_are_left_out(tmp_path: Path) -> None:
+    """Sound frames that cannot have followed what stands before them: of lower sequences, or of an older epoch."""
+    path = tmp_path / "store"
+    image = build(path, closed=True)
+    data = image[MAIN] + b"junk"
+    for changes in ({"first": 2, "last": 2}, {"epoch": 0}):
+        data += next_frame(image[MAIN], b'[2,5,[1,"past"]]\n', offset=len(data), **changes)
+    data += next_frame(image[MAIN], b'[%d,9,[1,"now"]]\n' % (frames_of(image[MAIN])[-1].last + 1), offset=len(data))
+    report, found = salvaged(path, image | {MAIN: data})
+    assert "past" not in [r.value for r in found]
+    assert [r.value for r in found if r.scope is None][-1] == "now"
+    assert len(report.missing) == 1
+
+
+def test_a_frame_of_another_history_names_nothing(tmp_path: Path) -> None:
+    """It stands right behind the last one and is sound, but does not follow it: numbers may mean something else there."""
+    path = tmp_path / "store"
+    image = build(path, closed=True)
+    data = image[MAIN]
+    sequence = frames_of(data)[-1].last + 1
+    report, found = salvaged(path, image | {MAIN: data + next_frame(data, b'[%d,5,[1,"x"]]\n' % sequence, previous=7)})
+    (strange,) = [r for r in found if r.namespace == UNNAMED]
+    assert strange.value == "x" and [gap.reason for gap in report.missing] == ["chain"]
+    assert strange.key == report.unnamed[0].key
+
+
 def unpacked(data: bytes) -> bytes:
     from scopelog_engine.codec import decompress
 

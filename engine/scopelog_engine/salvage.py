@@ -18,7 +18,16 @@ import msgspec
 
 from .clock import Clock
 from .compact import Rewrite
-from .errors import CorruptLog, InvalidInput, NewerFormat, NoSuchSession, OpenFailed, ReadFailed, WriteFailed
+from .errors import (
+    CorruptLog,
+    ForeignFile,
+    InvalidInput,
+    NewerFormat,
+    NoSuchSession,
+    OpenFailed,
+    ReadFailed,
+    WriteFailed,
+)
 from .frame import Frame
 from .fs import File, FileSystem, closing
 from .header import KIND_MAIN, KIND_SCOPE, Header, digest_of, new_header
@@ -269,7 +278,9 @@ class _Salvage:
             pass
         else:
             if header.kind != KIND_MAIN:
-                raise OpenFailed(f"{path} is no main log but a {header.kind}", "move it back where it belongs")
+                raise ForeignFile(
+                    f"{path} is no main log but one of kind {header.kind!r}", "move it back where it belongs"
+                )
             return header, first, digest_of(header)
         digest = digest_without_header(file, path)
         header = new_header(KIND_MAIN, self._home.identity, session=self._session)
