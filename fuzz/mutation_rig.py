@@ -87,6 +87,11 @@ def hold(shape: Shape, name: str, bed: Bed, *, deep: bool = False) -> str:
     files = apply(shape, name)
     if files == shape.files:
         return SAME
+    return hold_files(shape, name, files, bed, deep=deep)
+
+
+def hold_files(shape: Shape, name: str, files: Files, bed: Bed, *, deep: bool = False) -> str:
+    """The same for files that somebody else has made so; ``name`` says how, in a failure."""
     try:
         return _Case(shape, files, bed).run(deep)
     except Exception as error:

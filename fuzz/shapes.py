@@ -399,3 +399,12 @@ def shape(name: str) -> Shape:
     for kin in recipe.kin:
         made.kin[kin] = recipe.make(f"{name}.{kin}", **KIN[kin])
     return made
+
+
+def live(name: str) -> Maker:
+    """The writer of that store, with its session open, at the moment that :func:`shape` shows."""
+    recipe = SHAPES[name]
+    maker = Maker(**recipe.options)
+    with _stretches_of(maker.stretch):
+        recipe.script(maker)
+    return maker

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.forgeries import forge
 from fuzz.mutations import apply
-from fuzz.shapes import shape
-from scopelog import CorruptLog, ManualClock, Store
+from fuzz.shapes import ROOT, shape
+from fuzz.simdisk import SimDisk
+from scopelog import CorruptLog, ManualClock, Store, list_of
+from scopelog_engine.codec import compress
 from scopelog_engine.layout import KIND_INDEX
+from scopelog_engine.lines import nests_deeper
 from tests.stores import CHAT, MAIN, image_of, lay, unsound
 
 
@@ -48,3 +52,29 @@ def test_check_blames_the_file_that_is_of_another_session_and_no_other(store_pat
         found = [(f.path, f.reason) for f in unsound(store.check())]
         assert found[0][0] == str(store_path / MAIN)
         assert found[1:] == [(str(store_path / one.path(car)), "foreign")]
+
+
+@pytest.mark.fault(29, 30, rig="M")
+def test_a_nest_beyond_the_limit_is_damage_wherever_it_is_read_from() -> None:
+    """A payload of two hundred thousand brackets under good checksums exhausted the stack, and the reader said that it
+    should be read from fewer calls deep: which would have helped nobody."""
+    one = shape("talk")
+    nest = b"[" * 200_000 + b"]" * 200_000
+    for raw in (nest + b"\n", b'[1,0,[1,"]]]]\\"[",' + nest + b"]]\n"):
+        data = forge(one.main, 2, compress(raw), raw_length=len(raw))
+        disk = SimDisk()
+        for path, content in (one.files | {MAIN: data}).items():
+            disk.write_file(f"{ROOT}/{path}", content)
+        with Store.open(ROOT, fs=disk, clock=ManualClock()) as store:
+            [found] = unsound(store.check())
+            assert (found.severity, found.offset) == ("corrupt", one.main.frames[2].offset)
+            with pytest.raises(CorruptLog) as caught, store.session(CHAT) as session:
+                session.read(list_of("n", "log"))
+            assert caught.value.offset == one.main.frames[2].offset
+
+
+@pytest.mark.fault(29, rig="M")
+def test_what_nests_as_deep_as_it_may_is_told_from_what_does_not() -> None:
+    for text, depth in ((b'["[[[", {"a": [1, "]"]}]', 3), (b'"\\"[[["', 0), (b"[]" * 9, 1), (b'["\\\\", []]', 2)):
+        assert not nests_deeper(text, depth), text
+        assert depth == 0 or nests_deeper(text, depth - 1), text

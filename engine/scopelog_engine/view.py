@@ -14,7 +14,7 @@ from .frame import Fault, Frame, Short, parse_frame
 from .handle import Handle, Pin
 from .header import Header, digest_of
 from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
-from .lines import Address, BadLine, Record, decode_lines
+from .lines import Address, BadLine, Record, decode_lines, nests_deeper
 from .scan import PIECE, Walk, fetch, frame_at
 from .stretch import BadIndex, Closed, Span, Summary
 from .survey import Survey, frame_cap, read_header
@@ -23,6 +23,7 @@ from .totals import Totals
 
 _CLOSED_KEPT: Final = 64  # parsed index frames kept a log
 _INDEX_PIECE: Final = 8 * 1024  # read for an index frame; most are shorter
+_AROUND: Final = 2  # the line and the item are arrays around an element
 _READ_WHOLE: Final = 1024 * 1024  # a stretch up to this length is read in one piece
 
 
@@ -267,6 +268,10 @@ def decode_batch(frame: Frame, payload: bytes, header: Header, path: str, number
         records = list(decode_lines(raw, header.first, header.time, numbers))
     except (BadPayload, BadLine) as error:
         detail = str(error)
+    except ReadFailed:
+        if not nests_deeper(raw, header.limits.depth + _AROUND):
+            raise
+        detail = f"an element nests deeper than {header.limits.depth}"
     else:
         if not records or (frame.first <= records[0].sequence and records[-1].sequence <= frame.last):
             return records
