@@ -146,6 +146,7 @@ def test_any_bytes_are_parsed_without_an_exception(data: bytes, position: int, d
 
 
 @given(st.data())
+@pytest.mark.fault(9, rig="M")
 def test_every_flipped_bit_is_noticed(data: st.DataObject) -> None:
     good, _ = frame_bytes()
     bit = data.draw(st.integers(0, len(good) * 8 - 1))
@@ -173,6 +174,7 @@ def test_zeros_covers_and_reserved_magics() -> None:
     assert parse_frame(b"\x60\x2a\x4d\x18" + bytes(100), 0, 0, None) is Fault.MAGIC
 
 
+@pytest.mark.fault(30, rig="M")
 def test_a_claimed_length_takes_no_memory() -> None:
     good, _ = frame_bytes(payload=b"")
     size = int.from_bytes(good[4:8], "little")

@@ -87,6 +87,7 @@ LOGS = pytest.mark.parametrize("which", ["main", "sidecar"])
 
 
 @LOGS
+@pytest.mark.fault(4, rig="M")
 def test_last_frame_cut_at_every_byte(which: str, image: Image, stored: list[LogRecord], store_path: Path) -> None:
     name = log_named(image, which)
     data = bare(image[name])
@@ -99,6 +100,7 @@ def test_last_frame_cut_at_every_byte(which: str, image: Image, stored: list[Log
         assert torn.after == frames_of(data)[-2].last and not torn.corrupt
 
 
+@pytest.mark.fault(4, 6, rig="M")
 def test_last_frame_cut_at_every_byte_before_untouched_preallocated_space(
     image: Image, stored: list[LogRecord], store_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_last_frame_cut_at_every_byte_before_untouched_preallocated_space(
 
 @LOGS
 @pytest.mark.parametrize("garble", [lambda _: 0, lambda byte: byte ^ 0x5A, lambda byte: byte ^ 0xFF])
+@pytest.mark.fault(5, rig="M")
 def test_every_byte_of_the_last_frame_overwritten(
     which: str, garble: Callable[[int], int], image: Image, stored: list[LogRecord], store_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ def _junk(kind: str, length: int) -> bytes:
 
 @LOGS
 @pytest.mark.parametrize("kind", ["zeros", "ones", "zstd", "skippable", "random"])
+@pytest.mark.fault(5, 6, rig="M")
 def test_garbage_after_the_end(which: str, kind: str, image: Image, stored: list[LogRecord], store_path: Path) -> None:
     """Also zeros, which file systems leave behind a length that became durable before the bytes: never corruption."""
     name = log_named(image, which)
@@ -153,6 +157,7 @@ def test_garbage_after_the_end(which: str, kind: str, image: Image, stored: list
         assert_mended(store_path, damaged, name, len(data), stored, f"{length} bytes")
 
 
+@pytest.mark.fault(5, rig="M")
 def test_garbage_behind_a_stale_cover(image: Image, stored: list[LogRecord], store_path: Path) -> None:
     """The cover of preallocated space is no proof of the end after an unclean one: recovery looks behind it."""
     whole = image[MAIN]
@@ -174,6 +179,7 @@ def test_untouched_preallocated_space_is_no_tear(image: Image, stored: list[LogR
 
 
 @LOGS
+@pytest.mark.fault(7, rig="M")
 def test_zero_hole_before_valid_frames_that_no_mark_covers(which: str, store_path: Path, tmp_path: Path) -> None:
     """After a power cut the commonest dirty shape of an un-synced tail: zeros, then perfectly valid younger frames."""
     image = build(tmp_path / "process", closed=False, level=Durability.PROCESS)
@@ -197,6 +203,7 @@ def test_zero_hole_before_valid_frames_that_no_mark_covers(which: str, store_pat
 
 
 @pytest.mark.damages
+@pytest.mark.fault(8, rig="M")
 def test_zero_hole_below_a_durable_mark_of_main(image: Image, stored: list[LogRecord], store_path: Path) -> None:
     """The same hole, but a later frame says that these bytes were synced: proved corruption, and nothing is changed."""
     frames = frames_of(image[MAIN])
@@ -229,6 +236,7 @@ def _synced_sidecar(path: Path) -> Image:
         return image_of(path)
 
 
+@pytest.mark.fault(8, rig="M")
 def test_zero_hole_below_a_durable_mark_of_a_sidecar(store_path: Path, tmp_path: Path) -> None:
     """Proved damage in a sidecar never touches main: the good prefix is read, the rest is kept aside and reported."""
     image = _synced_sidecar(tmp_path / "synced")
@@ -250,6 +258,7 @@ def test_zero_hole_below_a_durable_mark_of_a_sidecar(store_path: Path, tmp_path:
             assert [element.element for element in session.read(DELTAS)] == [0, "after"]
 
 
+@pytest.mark.fault(4, rig="M")
 def test_sidecar_cut_inside_its_header_or_first_batch(image: Image, stored: list[LogRecord], store_path: Path) -> None:
     """A sidecar is created in place: a crash can leave any part of it. Without a header it is set aside."""
     name = sidecars_of(image)[0]
@@ -276,6 +285,7 @@ def test_sidecar_cut_inside_its_header_or_first_batch(image: Image, stored: list
 
 
 @pytest.mark.damages
+@pytest.mark.fault(8, rig="M")
 def test_main_cut_inside_its_header(image: Image, store_path: Path) -> None:
     """Main appears by rename, so it is never without a valid header: a bad one is corruption, and nothing changes."""
     header = frames_of(image[MAIN])[0]
@@ -305,6 +315,7 @@ def test_recovery_run_twice_over_the_same_damage_ends_in_the_same_bytes(image: I
     }
 
 
+@pytest.mark.fault(8, rig="M")
 def test_closing_frame_behind_a_hole_proves_it(store_path: Path, tmp_path: Path) -> None:
     """A closing frame's mark is its own offset, even where no other frame carries one above the hole."""
     image = build(tmp_path / "closed", closed=True, level=Durability.PROCESS)
@@ -319,6 +330,7 @@ def test_closing_frame_behind_a_hole_proves_it(store_path: Path, tmp_path: Path)
     lay(store_path, image)
 
 
+@pytest.mark.fault(10, rig="M")
 def test_mark_of_a_frame_that_cannot_have_followed_proves_nothing(
     image: Image, stored: list[LogRecord], store_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def frame_with(frames: list[Frame], bit: int) -> int:
     return next(number for number, frame in enumerate(frames) if bit >> 3 < frame.end)
 
 
+@pytest.mark.fault(9, rig="M")
 def test_every_bit_of_the_stores_own_file(stored: Stored, store_path: Path) -> None:
     """No other file vouches for the store's id: whatever is not read as it was written is refused."""
     lay(store_path, stored.image)
@@ -96,6 +97,7 @@ def test_every_bit_of_the_stores_own_file(stored: Stored, store_path: Path) -> N
     own.write_bytes(stored.image[STORE_FILE])
 
 
+@pytest.mark.fault(9, rig="M")
 def test_every_bit_of_main(stored: Stored, store_path: Path) -> None:
     """A bit before the closing frame is proved damage; in the closing frame it takes the proof away, no more."""
     whole = stored.image[MAIN]
@@ -139,6 +141,7 @@ def test_every_bit_of_main(stored: Stored, store_path: Path) -> None:
         assert sorted(image_of(store_path)) == sorted([*stored.image, f"{MAIN.removesuffix('main.zst')}LOCK"])
 
 
+@pytest.mark.fault(9, rig="M")
 def test_every_bit_of_a_sidecar(stored: Stored, store_path: Path) -> None:
     """Main and its answers never change; of the scope the good prefix is read, the rest is kept and reported."""
     [name] = sidecars_of(stored.image)

@@ -74,6 +74,7 @@ def failures(handle: Session | SessionReader) -> Iterator[CorruptLog]:
 @pytest.mark.damages
 @pytest.mark.parametrize("kind", [KIND_BATCH, KIND_INDEX])
 @pytest.mark.parametrize("part", ["envelope", "payload"])
+@pytest.mark.fault(9, rig="M")
 def test_flip_in_an_old_stretch(kind: int, part: str, long: Image, store_path: Path) -> None:
     frames = frames_of(long[MAIN])
     indexes = [number for number, frame in enumerate(frames) if frame.kind == KIND_INDEX]
@@ -112,6 +113,7 @@ def test_flip_in_an_old_stretch(kind: int, part: str, long: Image, store_path: P
 
 
 @pytest.mark.damages
+@pytest.mark.fault(8, rig="M")
 def test_hole_in_an_old_stretch(long: Image, store_path: Path) -> None:
     """A page of zeros below every durable mark."""
     frames = frames_of(long[MAIN])
@@ -131,6 +133,7 @@ def test_hole_in_an_old_stretch(long: Image, store_path: Path) -> None:
 
 
 @pytest.mark.damages
+@pytest.mark.fault(8, rig="M")
 def test_damage_behind_the_newest_index_frame_is_met_at_open(long: Image, store_path: Path) -> None:
     frames = frames_of(long[MAIN])
     newest = max(number for number, frame in enumerate(frames) if frame.kind == KIND_INDEX)
@@ -210,6 +213,7 @@ def _changed(body: dict[str, Any], **changes: object) -> bytes:
 
 @pytest.mark.damages
 @pytest.mark.parametrize("lie", LIES)
+@pytest.mark.fault(30, rig="M")
 def test_index_frame_whose_checksum_holds_but_whose_body_lies(lie: str, long: Image, store_path: Path) -> None:
     data = long[MAIN]
     frame = [found for found in frames_of(data) if found.kind == KIND_INDEX][1]
@@ -258,6 +262,7 @@ def test_check_holds_every_index_frame_against_its_stretch(lie: str, long: Image
 
 
 @pytest.mark.parametrize("place", [3, 120, 400])
+@pytest.mark.fault(7, rig="M")
 def test_hole_before_index_frames_that_no_mark_covers(place: int, store_path: Path) -> None:
     """A long un-synced tail: index frames behind the hole are no way around it."""
     store = Store.open(store_path, clock=ManualClock(), durability=Durability.PROCESS)
@@ -287,6 +292,7 @@ def test_hole_before_index_frames_that_no_mark_covers(place: int, store_path: Pa
 
 @pytest.mark.damages
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.fault(8, 9, 10, rig="M")
 def test_check_finds_the_same_damage_whether_it_decodes_or_not(seed: int, long: Image, store_path: Path) -> None:
     """A bit anywhere below the newest index frame: the checksums of the stretches tell that something is wrong, the
     frames what and where. One flip, one zeroed run, one frame swapped with the next a seed."""

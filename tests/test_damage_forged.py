@@ -64,6 +64,7 @@ def stored(image: Image, tmp_path_factory: pytest.TempPathFactory) -> list[LogRe
 
 
 @pytest.mark.parametrize("which", ["main", "sidecar"])
+@pytest.mark.fault(10, rig="M")
 def test_duplicated_frame_is_no_part_of_the_chain(
     which: str, image: Image, stored: list[LogRecord], store_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_duplicated_frame_is_no_part_of_the_chain(
 @pytest.mark.parametrize(
     "changes", [{"previous": 7}, {"epoch": 0}, {"first": 2}, {"first": 2, "last": 2}, {"digest": 1}]
 )
+@pytest.mark.fault(10, rig="M")
 def test_frame_that_does_not_follow(
     changes: dict[str, int], image: Image, stored: list[LogRecord], store_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_frame_that_does_not_follow(
 
 
 @pytest.mark.damages
+@pytest.mark.fault(10, rig="M")
 def test_swapped_frames_of_a_proved_log(closed: Image, store_path: Path) -> None:
     data = closed[MAIN]
     frames = frames_of(data)
@@ -113,6 +116,7 @@ def test_swapped_frames_of_a_proved_log(closed: Image, store_path: Path) -> None
 
 
 @pytest.mark.damages
+@pytest.mark.fault(10, rig="M")
 def test_files_of_another_store_or_session(closed: Image, store_path: Path, tmp_path: Path) -> None:
     other = build(tmp_path / "other", closed=True)
     lay(store_path, closed | {MAIN: other[MAIN]})
@@ -131,6 +135,7 @@ def test_files_of_another_store_or_session(closed: Image, store_path: Path, tmp_
 
 
 @pytest.mark.parametrize("take", [20, 1200])
+@pytest.mark.fault(10, rig="M")
 def test_bytes_of_another_session_of_the_same_store(take: int, store_path: Path) -> None:
     """Two sessions alike to the letter; from a frame on, one log goes on in the bytes of the other, at the same place.
 
@@ -204,6 +209,7 @@ FORGED = {
 
 @pytest.mark.damages
 @pytest.mark.parametrize("what", FORGED)
+@pytest.mark.fault(30, rig="M")
 def test_forged_sizes_and_payloads(what: str, image: Image, store_path: Path) -> None:
     """An envelope whose checksum holds over a payload that is not what it says: refused before memory is taken."""
     raw_length, payload = FORGED[what]
@@ -231,6 +237,7 @@ def records_before(store: Store, offset: int) -> list[LogRecord]:
 
 
 @pytest.mark.damages
+@pytest.mark.fault(30, rig="M")
 def test_header_claiming_a_terabyte(image: Image, store_path: Path) -> None:
     for name in (STORE_FILE, MAIN):
         forged, _ = encode_frame(
@@ -252,6 +259,7 @@ def test_header_claiming_a_terabyte(image: Image, store_path: Path) -> None:
         assert image_of(store_path)[name] == forged
 
 
+@pytest.mark.fault(30, rig="M")
 def test_envelope_claiming_more_than_a_frame_may_take(image: Image, stored: list[LogRecord], store_path: Path) -> None:
     """Three hundred sparse megabytes that one frame claims for itself are not read into memory."""
     data = image[MAIN]

@@ -103,6 +103,7 @@ def _run(case: Case, cases: dict[str, bytes]) -> None:
 # --- bytes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(22, rig="M")
 def test_cut_at_every_page_and_at_odd_lengths(case: Case) -> None:
     """A file that is shorter than its pages would be met beyond its end by a memory map: SIGBUS."""
     lengths = {*range(0, len(case.data), PAGE), 1, 15, 16, 100, 151, 152, PAGE - 1, PAGE + 151, 2 * PAGE + 1}
@@ -110,6 +111,7 @@ def test_cut_at_every_page_and_at_odd_lengths(case: Case) -> None:
     _run(case, {f"cut at {length}": case.data[:length] for length in sorted(lengths)})
 
 
+@pytest.mark.fault(22, rig="M")
 def test_pages_that_are_none_and_flipped_bits(case: Case) -> None:
     """Every page in turn as zeros, as noise, and as another one; bits flipped in all pages, most in their heads."""
     random = Random(3)
@@ -130,6 +132,7 @@ def test_pages_that_are_none_and_flipped_bits(case: Case) -> None:
     _run(case, cases)
 
 
+@pytest.mark.fault(22, rig="M")
 def test_lmdb_is_let_at_no_file_that_it_would_die_of(tmp_path: Path) -> None:
     """Hundreds of files with deep trees and lists of free pages, each damaged where LMDB looks: page numbers, lengths,
     counts, places of nodes, whole pages. What can be read is right, what is written to it stays, nobody dies."""
@@ -197,6 +200,7 @@ def _damaged(whole: bytes, random: Random) -> bytes:
     return bytes(data[: random.choice((len(data), len(data), random.randrange(len(data))))])
 
 
+@pytest.mark.fault(22, rig="M")
 def test_damage_under_an_open_store(case: Case) -> None:
     """The file is changed in place while it is in use: what was proved before does not count for what is there now."""
 
@@ -232,6 +236,7 @@ def _index(store: Store) -> Any:
     return store._store.index
 
 
+@pytest.mark.fault(23, rig="M")
 def test_an_older_index(case: Case) -> None:
     """Its cover ends earlier: what it says still holds, and the rest is walked."""
     with Store.open(case.path, clock=ManualClock()) as store:
@@ -249,6 +254,7 @@ def test_an_older_index(case: Case) -> None:
         assert_same(store)
 
 
+@pytest.mark.fault(23, 32, rig="M")
 def test_an_index_younger_than_the_log(case: Case) -> None:
     """The session was put back from an older backup: its index speaks of frames that are not there, or are others."""
     with Store.open(case.path, clock=ManualClock()) as store:
@@ -265,6 +271,7 @@ def test_an_index_younger_than_the_log(case: Case) -> None:
         assert log_index(store).tree(store.reader(SID)._reader._now.views[""]) is not None
 
 
+@pytest.mark.fault(23, 32, rig="M")
 def test_an_index_of_a_log_that_went_another_way(case: Case) -> None:
     """Put back from a backup, the log was written on, to the byte as long as before: what the index covers ends where
     an index frame stands, but it is not the one that it covers."""
@@ -295,6 +302,7 @@ def test_an_index_of_a_log_that_went_another_way(case: Case) -> None:
         assert_same(store)
 
 
+@pytest.mark.fault(23, rig="M")
 def test_a_foreign_index(case: Case, tmp_path: Path) -> None:
     """Of another store, with sessions of the same names: by its files, and by its bytes in ours."""
     other = tmp_path / "other"
@@ -310,6 +318,7 @@ def test_a_foreign_index(case: Case, tmp_path: Path) -> None:
         case.survive()
 
 
+@pytest.mark.fault(23, rig="M")
 def test_a_copied_store(case: Case, tmp_path: Path) -> None:
     """``cp -r``: the stamp names the original's inode, so the copy is discarded unopened and made anew."""
     copy = tmp_path / "copy"
@@ -327,6 +336,7 @@ def test_a_copied_store(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stamp", [None, b"", b"garbage", b"00000000 {}", b"\0" * 5000], ids=["missing", "empty", "garbage", "bad", "zeros"]
 )
+@pytest.mark.fault(22, rig="M")
 def test_a_stamp_that_says_nothing(case: Case, stamp: bytes | None) -> None:
     """Without its word the files are not even opened; the next checkpoint makes new ones."""
     path = case.path / "index" / "STAMP"
@@ -340,6 +350,7 @@ def test_a_stamp_that_says_nothing(case: Case, stamp: bytes | None) -> None:
 
 @pytest.mark.parametrize("what", ["data.mdb", "STAMP", "LOCK", ""])
 @pytest.mark.parametrize("thing", ["directory", "pipe", "link", "file"])
+@pytest.mark.fault(22, rig="M")
 def test_something_else_where_a_file_should_be(case: Case, what: str, thing: str, tmp_path: Path) -> None:
     """A directory, a pipe (which would block whoever opens it), a link that leads out of the store, a stray file."""
     path = case.path / "index" / what if what else case.path / "index"
@@ -389,6 +400,7 @@ def test_a_session_that_was_deleted_and_made_again(case: Case) -> None:
         assert_same(store)
 
 
+@pytest.mark.fault(22, rig="M")
 def test_the_directory_is_removed_while_it_is_in_use(case: Case) -> None:
     with Store.open(case.path, clock=ManualClock()) as store, store.reader(SID) as reader:
         assert answers(reader) == case.answers
@@ -434,6 +446,7 @@ def _put(size: int, count: int = 1, start: int = 0) -> Callable[[Changes], None]
     return change
 
 
+@pytest.mark.fault(24, rig="R")
 def test_a_full_map_grows(tmp_path: Path) -> None:
     """Also while another handle has a smaller one: each transaction opens the file at its size."""
     one, other = IndexFile(str(tmp_path), "s"), IndexFile(str(tmp_path), "s")
@@ -445,6 +458,7 @@ def test_a_full_map_grows(tmp_path: Path) -> None:
     assert one.get(b"k00099") == bytes(20)
 
 
+@pytest.mark.fault(24, rig="R")
 def test_another_process_grows_the_map(tmp_path: Path) -> None:
     file = IndexFile(str(tmp_path), "s")
     file.map_bytes = 64 * 1024
@@ -459,6 +473,7 @@ def test_another_process_grows_the_map(tmp_path: Path) -> None:
     assert file.write(_put(5, 1, 500), create=False) and file.get(b"k00500") == bytes(5)
 
 
+@pytest.mark.fault(24, rig="R")
 def test_a_limited_address_space(case: Case) -> None:
     """The map is as large as there is room for; without any room there is no index, and all goes on."""
 
@@ -494,6 +509,7 @@ def test_no_memory_maps(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     assert image_of(case.path)[DATA] == case.data
 
 
+@pytest.mark.fault(24, rig="R")
 def test_a_transaction_that_fails_costs_the_index_alone(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk full, a failed sync: what the file holds then is not worth asking; it is made anew later."""
 
@@ -513,6 +529,7 @@ def test_a_transaction_that_fails_costs_the_index_alone(case: Case, monkeypatch:
         assert_same(store)
 
 
+@pytest.mark.fault(24, rig="R")
 def test_stale_readers_of_lmdb_do_not_matter(case: Case) -> None:
     """A foreign tool was killed while it read: its slot in LMDB's own reader table is nothing to us."""
     options: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
@@ -532,6 +549,7 @@ def test_stale_readers_of_lmdb_do_not_matter(case: Case) -> None:
     case.survive()
 
 
+@pytest.mark.fault(24, rig="R")
 def test_a_writer_that_is_stopped_holds_nobody_up(case: Case) -> None:
     """A process stands still inside a write transaction: others read, commit and close; the index waits."""
     ready_out, ready_in = os.pipe()

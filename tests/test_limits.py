@@ -140,18 +140,21 @@ WAYS: dict[str, Callable[[Session, Any], object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", NOT_JSON)
+@pytest.mark.fault(29, rig="M")
 def test_element_that_is_not_json_is_refused(what: str, way: str, session: Session, store_path: Path) -> None:
     assert_refused(session, store_path, lambda: WAYS[way](session, NOT_JSON[what]), InvalidElement)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", TOO_MUCH)
+@pytest.mark.fault(29, rig="M")
 def test_what_is_beyond_a_limit_is_refused(what: str, way: str, session: Session, store_path: Path) -> None:
     assert_refused(session, store_path, lambda: WAYS[way](session, TOO_MUCH[what]), LimitExceeded)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("element", ["x" * 999, ["\ud800" + "x" * 992], {"k": ["é" * 500]}])
+@pytest.mark.fault(29, rig="M")
 def test_element_over_its_limit_is_refused(
     element: Json, way: str, session: Session, store_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +163,7 @@ def test_element_over_its_limit_is_refused(
     session.append(MESSAGES, "x" * 998)  # with its quotes exactly the limit
 
 
+@pytest.mark.fault(29, rig="M")
 def test_commit_over_its_limit_is_refused(session: Session, store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopelog_engine.writer, "MAX_COMMIT_BYTES", 10_000)
     with pytest.raises(LimitExceeded):
@@ -168,6 +172,7 @@ def test_commit_over_its_limit_is_refused(session: Session, store_path: Path, mo
     session.commit([MESSAGES.append("x" * 1000) for _ in range(8)])
 
 
+@pytest.mark.fault(29, rig="M")
 def test_element_at_and_above_the_real_limit(session: Session, store_path: Path) -> None:
     """64 MiB of JSON text: quotes count."""
     largest = "x" * (MAX_ELEMENT_BYTES - 2)
@@ -179,6 +184,7 @@ def test_element_at_and_above_the_real_limit(session: Session, store_path: Path)
     assert big.element == largest and after.element == "after"
 
 
+@pytest.mark.fault(29, rig="M")
 def test_nesting_at_the_limit_is_stored(session: Session) -> None:
     deepest = nested(MAX_DEPTH)
     session.append(DELTAS, deepest)

@@ -213,6 +213,7 @@ WRITES: list[Callable[[Session], object]] = [
 
 @pytest.mark.parametrize("write", WRITES, ids=["commit", "scope", "retire", "flush"])
 @pytest.mark.parametrize("change", [_remove, _replace, _move_session_away])
+@pytest.mark.fault(36, rig="M")
 def test_lock_file_removed_or_replaced_fences_the_writer(
     change: Callable[[Path], None], write: Callable[[Session], object], store_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ def test_lock_file_removed_or_replaced_fences_the_writer(
             assert [element.element for element in anew.read(DELTAS)] == ["d"]
 
 
+@pytest.mark.fault(36, rig="M")
 def test_second_owner_after_the_lock_file_was_removed(store_path: Path) -> None:
     """Whoever removed the lock file has let a second owner in: the first one notices before it writes a byte."""
     first, second = open_store(store_path), open_store(store_path)
@@ -261,6 +263,7 @@ def test_second_owner_after_the_lock_file_was_removed(store_path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["main", "sidecar"])
 @pytest.mark.parametrize("change", [lambda size: size + 1, lambda size: size - 1, lambda size: size // 2])
+@pytest.mark.fault(36, rig="M")
 def test_log_appended_to_or_truncated_by_somebody_else(
     which: str, change: Callable[[int], int], store_path: Path
 ) -> None:

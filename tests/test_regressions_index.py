@@ -158,6 +158,7 @@ def test_check_sees_two_histories_in_one_log(tmp_path: Path, monkeypatch: pytest
     raise AssertionError("no two copies were cut at the same places")
 
 
+@pytest.mark.fault(24, rig="R")
 def test_a_map_that_cannot_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where address space is limited, a map too small for a transaction was doubled, refused, quartered, and so on for
     ever. And a transaction that did not fit, which changes nothing, cost the whole index."""

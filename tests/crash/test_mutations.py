@@ -27,7 +27,7 @@ SMALL: Final = ("talk", "closed", "reserved", "process", "lives", "compacted", "
 SHARED_MEMORY: Final = Path("/dev/shm")
 FULL: Final = {"reserved": 3, "lives": 2, "stretches": 13, "stretches-lives": 17}
 """Of some shapes a campaign does every n-th; of the others all. Coprime to 8: every bit of a byte has its turn."""
-SLICE: Final = {"stretches": 1499, "stretches-lives": 1999}
+SLICE: Final = {"lives": 421, "stretches": 1499, "stretches-lives": 2999}
 MEETS: Final = {
     "talk": {HEADER, CORRUPT, TORN},
     "closed": {HEADER, CORRUPT, TORN},
