@@ -111,18 +111,20 @@ class Rig(Handles):
         model.compacting = (scope, before)
         if scope in model.alive() or scope == SESSION_ID:
             model.life(scope)
+        sure = True
         try:
             session.compact(scope_of(scope))
         except ScopelogError as error:
             self._excuse(sid, error)
             if isinstance(error, OutcomeUnknown):
                 self.poisoned.add((sid, scope))
+            sure = False  # the new file may have its name, and lose it by a power cut
             done = self.generation(sid, scope) > before
         else:
             done = self.generation(sid, scope) > before
             assert done or not (self.observe(sid) or {}).get(scope)
         if done:
-            model.compacted(scope, (self.observe(sid) or {}).get(scope, []))
+            model.compacted(scope, (self.observe(sid) or {}).get(scope, []), sure=sure)
         model.compacting = None
         return done
 

@@ -129,7 +129,10 @@ class Beginning(NamedTuple):
 
     def rig(self) -> Rig:
         rig = Rig(self.settings, SimDisk(preallocates=self.preallocates))
-        if self.lived:
-            for scope in ("", SCOPE):
-                perform(rig, Step(Op.COMMIT, scope))
+        self.live(rig)
         return rig
+
+    def live(self, rig: Rig) -> None:
+        """What comes before the sequence."""
+        for scope in ("", SCOPE) if self.lived else ():
+            perform(rig, Step(Op.COMMIT, scope))

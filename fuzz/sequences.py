@@ -120,20 +120,23 @@ class Sequences:
 
     def _judge(self, rig: Rig, case: _Case, run: _Run) -> None:
         self.done.held += 1
-        opened = self._opened.get(case.key)
-        if opened is not None:
-            case.model.copy().reopened(
-                opened.got, lambda scope: opened.generations.get(scope, 0), opened.epoch, power=case.power
-            )
-        else:
-            assert case.disk is not None
-            other = rig.fork(case.disk)
-            other.models = {SID: case.model.copy()}
-            self.done.judged += 1
-            briefly = self.done.judged % self._share != 0
-            opened = self._opened[case.key] = survive(
-                other, case.power, self.repairs, briefly=briefly, compacted=run.compacted
-            )
+        known = self._opened.get(case.key)
+        if known is not None:
+            generations = known.generations
+            case.model.copy().reopened(known.got, lambda of: generations.get(of, 0), known.epoch, power=case.power)
+            self.done.rows[33] += known.dead
+            return
+        assert case.disk is not None
+        other = rig.fork(case.disk)
+        other.models = {SID: case.model.copy()}
+        self.done.judged += 1
+        opened = self._opened[case.key] = survive(
+            other,
+            case.power,
+            self.repairs,
+            briefly=self.done.judged % self._share != 0,
+            compacted=run.compacted,
+        )
         self.done.rows[33] += opened.dead
 
 

@@ -197,6 +197,8 @@ class SimDisk:
         self.steps = 0
         self.reads = 0
         self.used = 0
+        self.hits = 0
+        """How often a fault of :meth:`fail` has struck."""
         self.watch: Callable[[str], None] | None = None
         """Called before every step, with its operation; it may look at the disk, and must not change it."""
         self.lock = RLock()
@@ -497,6 +499,7 @@ class SimDisk:
                     hit = fault
         if hit is None:
             return None
+        self.hits += 1
         short = hit.short
         if short is not None and hit.errno is not None:
             hit.short = None  # the next one fails

@@ -1,4 +1,4 @@
-"""Every short sequence of operations on the simulated disk, at every crash point, in every state that can be left there.
+"""Every short sequence of operations on the simulated disk, at every crash point, in every state it can leave.
 
 An ordinary run tries single operations and a few pairs. A campaign tries every sequence of up to three from one
 beginning and every pair from the others, every byte of the writes of single operations, and, as long as the time lasts,
