@@ -9,6 +9,7 @@ the latest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from errno import EDQUOT, EINTR, EIO, ENOSPC
 from typing import NamedTuple
 
@@ -18,12 +19,12 @@ from fuzz.model_handles import POWER, steady_identities
 from fuzz.model_rig import Rig
 from fuzz.operations import SCOPE, Beginning, Step, perform
 from fuzz.sequences import Failed
-from fuzz.simdisk import READS, CrashPolicy, KeepAll, LoseAll, SimDisk
+from fuzz.simdisk import CrashPolicy, KeepAll, LoseAll, SimDisk
 from fuzz.survival import SID
-from scopelog import OpenFailed, ReadFailed, ScopelogError
+from scopelog import Durability, OpenFailed, ReadFailed, ScopelogError
 
 ERRORS = {"EIO": EIO, "ENOSPC": ENOSPC, "EDQUOT": EDQUOT, "EINTR": EINTR}
-LOOKED_AT = ("open", "pread", "size", "list_dir", "try_lock", "identity")
+LOOKED_AT = ("open", "pread", "list_dir")
 
 
 class Fault(NamedTuple):
@@ -34,6 +35,7 @@ class Fault(NamedTuple):
     error: str = ""
     persistent: bool = False
     short: int | None = None
+    path: str = ""
 
     @property
     def row(self) -> int:
@@ -51,16 +53,30 @@ class FaultyRig(Rig):
     """A rig that looks at a failing disk without being struck itself. ``refused``: operations that failed."""
 
     refused = 0
+    looking = False
 
     def observe(self, sid: str) -> dict[str, list[Written]] | None:
-        self.open_store()
-        with self.disk.spared():
+        with self._spared():
             return super().observe(sid)
 
     def generations(self, sid: str) -> dict[str, int]:
+        with self._spared():
+            return super().generations(sid)
+
+    def flush(self, sid: str, level: Durability | None = None) -> bool:
+        if not self.sessions[sid].recovery.unreadable:
+            return super().flush(sid, level)
+        self.sessions[sid].flush(level)  # a scope whose file could not be read has nothing that could be flushed
+        self._catch_up(sid)
+        return True
+
+    @contextmanager
+    def _spared(self) -> Iterator[None]:
         self.open_store()
         with self.disk.spared():
-            return super().generations(sid)
+            self.looking = True
+            yield
+            self.looking = False
 
     def _excuse(self, sid: str, error: ScopelogError) -> None:
         self.refused += 1
@@ -71,13 +87,21 @@ class FaultyRig(Rig):
 def operations(beginning: Beginning, steps: Sequence[Step]) -> list[tuple[str, int, int]]:
     """Every step of the disk that the sequence takes: its kind, the how-manieth of that kind, and bytes of a write."""
     steady_identities()
-    rig = beginning.rig()
-    told = len(rig.disk.trace)
+    rig = _rig(beginning)
+    disk = rig.disk
+    taken: list[int] = []
+
+    def before(op: str) -> None:
+        if not rig.looking:
+            taken.append(len(disk.trace))
+
+    disk.watch = before
     for step in steps:
         perform(rig, step)
+    disk.watch = None
     counts: dict[str, int] = {}
     found = []
-    for op, *more in rig.disk.trace[told:]:
+    for op, *more in map(disk.trace.__getitem__, taken):
         counts[op] = counts.get(op, 0) + 1
         found.append((op, counts[op], int(more[2]) if op == "pwrite" else 0))
     return found
@@ -97,13 +121,13 @@ def faults(beginning: Beginning, steps: Sequence[Step], *, every_byte: bool, las
 
 
 def read_faults(limit: int) -> Iterator[Fault]:
-    """Errors of reads, up to the ``limit``-th of each kind; those that do not strike end the kind."""
-    for op in (*READS, "open"):
+    """Reads of logs and of directories that fail or are short, up to the ``limit``-th of each kind."""
+    for op, path in (("pread", ".zst"), ("open", ".zst"), ("list_dir", "")):
         for nth in range(1, limit + 1):
-            yield Fault(op, nth, "EIO")
-            yield Fault(op, nth, "EIO", persistent=True)
+            for persistent in (False, True):
+                yield Fault(op, nth, "EIO", persistent, path=path)
             if op == "pread":
-                yield Fault(op, nth, short=7)
+                yield Fault(op, nth, short=7, path=path)
 
 
 class Met(NamedTuple):
@@ -143,7 +167,7 @@ def _meet(beginning: Beginning, steps: Sequence[Step], fault: Fault, cuts: bool)
     rig = _rig(beginning)
     disk = rig.disk
     before = len(disk.trace)
-    disk.fail(fault.op, fault.nth, ERRORS.get(fault.error), "", fault.persistent, fault.short)
+    disk.fail(fault.op, fault.nth, ERRORS.get(fault.error), fault.path, fault.persistent, fault.short)
     armed = disk.hits
     rig.faulty, rig.leftovers = True, fault.op in ("unlink", "create", "pwrite", "rename", "truncate", "allocate")
     for step in steps:

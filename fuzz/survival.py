@@ -64,7 +64,7 @@ class Opened:
 def survive(rig: Rig, power: bool, repairs: Repairs, *, briefly: bool = False, compacted: bool = True) -> Opened:
     """Open what a crash has left, append behind it, read it again.
 
-    ``briefly``: opened, read, appended to, killed, opened and checked, and no more. Not ``compacted``: no log ever was.
+    ``briefly``: not all that, and each thing once. Not ``compacted``: no log ever was.
     """
     left = rig.disk.copy()
     steady_identities()
@@ -91,6 +91,10 @@ def survive(rig: Rig, power: bool, repairs: Repairs, *, briefly: bool = False, c
     rig.open(SID)
     if briefly:
         rig.verify_shown(SID, "op-1")
+        if not power:  # what the killed process did not sync may still be lost
+            rig.commit(SID, "", [_add("and again")], POWER)
+            rig.cut_power()
+            rig.open(SID, power=True)
         findings = [f for f in rig.open_store().check() if f.severity not in ("note", "torn")]
         assert not findings, findings
         return opened

@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.simdisk import SimCrash, SimDisk
 from fuzz.simdisk_crash import Change, EntryChange, FileNode
-from scopelog import Durability, ManualClock, Session, Store, ephemeral, list_of
+from scopelog import Durability, ManualClock, OpenFailed, Session, Store, ephemeral, list_of
 
 MAIN = list_of("chat", "messages")
 SCOPE = ephemeral("op-1")
@@ -66,3 +66,28 @@ def test_a_sidecar_that_was_set_aside_does_not_come_back(killed: bool) -> None:
     assert session.read(OUT) == [] and session.scopes() == []
     assert [e.element for e in session.read(MAIN)] == ["m0", "m1", "m2", "m3", "m4"]
     assert not session.recovery.set_aside
+
+
+@pytest.mark.fault(13, 15, rig="S")
+@pytest.mark.parametrize("failed", [False, True], ids=["killed", "failed sync"])
+@pytest.mark.parametrize("path", ["/data/store", "/a/b/c/store"])
+def test_a_directory_above_the_store_is_durable_though_its_maker_did_not_live_to_sync_it(
+    failed: bool, path: str
+) -> None:
+    """A store was opened where its parents were missing. They were made, and the process was killed before it synced
+    the directory that names the first of them, or that sync failed. The next open found them there and left them alone:
+    a commit at POWER was acknowledged, and a power cut took the whole store."""
+    disk = SimDisk()
+    if failed:
+        disk.fail("sync_dir")
+        with pytest.raises(OpenFailed):
+            Store.open(path, fs=disk, clock=ManualClock())
+    else:
+        disk.crash_at(2)
+        with contextlib.suppress(SimCrash):
+            Store.open(path, fs=disk, clock=ManualClock())
+        disk = disk.kill()
+    assert disk.list_dir("/") != []
+    Store.open(path, fs=disk, clock=ManualClock()).session("s").commit([MAIN.append("m0")])
+    store = Store.open(path, fs=disk.crash(), clock=ManualClock(), create=False)
+    assert [e.element for e in store.session("s").read(MAIN)] == ["m0"]

@@ -475,6 +475,19 @@ def _make_dirs(fs: FileSystem, where: str) -> None:
             fs.sync_dir(os.path.dirname(directory))
 
 
+def _sync_above(fs: FileSystem, where: str) -> None:
+    """Make the store's own entry durable, and those of the directories above it that may have been made for it by an
+    attempt that did not live to sync them: nothing but the way to the store is in them."""
+    at, parent = where, os.path.dirname(where)
+    fs.sync_dir(parent)
+    while parent != os.path.dirname(parent) and fs.list_dir(parent) == [os.path.basename(at)]:
+        at, parent = parent, os.path.dirname(parent)
+        try:
+            fs.sync_dir(parent)
+        except PermissionError:  # it cannot be read, so it is somebody else's
+            return
+
+
 def _read_identity(fs: FileSystem, where: str) -> str | None:
     path = os.path.join(where, STORE_FILE)
     try:
@@ -493,7 +506,7 @@ def _read_identity(fs: FileSystem, where: str) -> str | None:
 def _create_store(fs: FileSystem, where: str, create: bool) -> str:
     """Name the store: temp, sync, rename. Returns the id.
 
-    The store's own entry in its parent is synced first, whoever made it; its content with the first session's.
+    The entries that lead to the store are synced first, whoever made them; its content with the first session's.
     """
     temp = STORE_FILE + TEMP_SUFFIX
     names = fs.list_dir(where) if fs.is_dir(where) else []
@@ -502,7 +515,7 @@ def _create_store(fs: FileSystem, where: str, create: bool) -> str:
         what = f"it holds {others[0]!r} but no {STORE_FILE}" if others else f"there is no {STORE_FILE}"
         raise NotAStore(f"{where} is not a scopelog store: {what}", "name the store's directory, or an empty one")
     identity = _identity_of_sessions(fs, where, names) or secrets.token_hex(16)
-    fs.sync_dir(os.path.dirname(where))
+    _sync_above(fs, where)
     path = os.path.join(where, temp)
     file = fs.open_or_create(path)
     try:
