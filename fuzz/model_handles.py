@@ -100,6 +100,9 @@ class Handles:
         rig.deleting = self.deleting
         return rig
 
+    def announce(self) -> None:
+        """A call is about to be made that has an outcome only once it is over: the model says which."""
+
     # --- opening and closing ----------------------------------------------------------------------
 
     def open_store(self) -> Store:

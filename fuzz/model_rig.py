@@ -36,6 +36,7 @@ class Rig(Handles):
         whole = unit()
         ops = [Op(before + n, spec, whole) for n, spec in enumerate(specs, 1)]
         model.inflight = (scope, ops)
+        self.announce()
         wanted = max(self.settings.level(scope), level or PROCESS)
         where = scope_of(scope)
         try:
@@ -112,6 +113,7 @@ class Rig(Handles):
         if scope in model.alive() or scope == SESSION_ID:
             model.life(scope)
         sure = True
+        self.announce()
         try:
             session.compact(scope_of(scope))
         except ScopelogError as error:
@@ -144,6 +146,7 @@ class Rig(Handles):
         """Delete a session that is not open."""
         store = self.open_store()
         self.deleting = sid
+        self.announce()
         try:
             store.delete_session(sid)
         except NoSuchSession:

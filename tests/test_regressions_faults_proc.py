@@ -69,15 +69,16 @@ def test_who_cannot_see_whether_a_session_is_there_does_not_say_that_it_is_not(
         before = image_of(store_path)
         with monkeypatch.context() as patch:
             _fail(patch, "readlink", f"{CHAT}.session/{MAIN_FILE}")
-            for call, error in [
+            calls: list[tuple[Callable[[], object], type[ScopelogError]]] = [
                 (lambda: store.delete_session(CHAT), ReadFailed),
                 (lambda: store.follow(CHAT), ReadFailed),
                 (lambda: store.check(CHAT), ReadFailed),
                 (lambda: store.copy("other", CHAT), WriteFailed),
-            ]:
+            ]
+            for call, error in calls:
                 with pytest.raises(error) as caught:
                     call()
-                assert isinstance(caught.value, ScopelogError) and "Input/output error" in caught.value.cause
+                assert "Input/output error" in caught.value.cause
         assert {name: data for name, data in image_of(store_path).items() if not name.endswith(LOCK_FILE)} == {
             name: data for name, data in before.items() if not name.endswith(LOCK_FILE)
         }
