@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -99,6 +100,10 @@ class ProcessRig(Rig):
         self.step += 1
         self.announce()
 
+    def aside(self) -> AbstractContextManager[None]:
+        """While the rig looks at the store for itself, nothing is done to it."""
+        return ptrace.away()
+
     # --- with the store on a real disk -------------------------------------------------------------
 
     def open_store(self) -> Store:
@@ -134,11 +139,11 @@ class ProcessRig(Rig):
             self.doubtful.discard(sid)
 
     def observe(self, sid: str) -> dict[str, list[Op]] | None:
-        with ptrace.away():
+        with self.aside():
             return super().observe(sid)
 
     def generation(self, sid: str, scope: str) -> int:
-        with ptrace.away():
+        with self.aside():
             return super().generation(sid, scope)
 
     def delete(self, sid: str) -> bool:
@@ -148,7 +153,7 @@ class ProcessRig(Rig):
             self._excuse_open(error)
         if self.lasting:
             self.disk.heal()
-        with ptrace.away():
+        with self.aside():
             there = sid in self.open_store().sessions()
         if not there:  # its name is gone, though perhaps not for good
             self.models.pop(sid, None)
