@@ -403,7 +403,7 @@ class LogFile(SyncedLog):
                 self._sync(file)
                 if file is not None:
                     self._write_closing(file)
-        except (WriteFailed, ReadFailed) as error:
+        except (WriteFailed, ReadFailed, OSError) as error:
             if self._suspect or not (self.synced and self.anchored):
                 raise
             self._not_closed(error)

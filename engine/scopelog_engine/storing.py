@@ -50,6 +50,13 @@ PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
+def unasked(failure: OSError) -> WriteFailed:
+    """What a caller is told where the disk did not even say how a log stands."""
+    error = WriteFailed(f"the disk could not be asked ({failure})", "mend it and try again")
+    error.__cause__ = failure
+    return error
+
+
 class Storing(Looping):
     """The half of a session that stores. See the module's docstring."""
 
@@ -318,9 +325,7 @@ class Storing(Looping):
         except ScopelogError as failure:
             return Outcome(kept, failed_join, failure, False)
         except OSError as failure:
-            error = WriteFailed(f"the disk could not be asked ({failure})", "mend it and try again")
-            error.__cause__ = failure
-            return Outcome(kept, failed_join, error, False)
+            return Outcome(kept, failed_join, unasked(failure), False)
         return new_tuple(Outcome, (kept, failed_join, None, True))
 
     def _anchor(self, log: LogFile) -> None:

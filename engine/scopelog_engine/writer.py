@@ -44,7 +44,7 @@ from .scope import (
     last_of,
     names_bytes,
 )
-from .storing import PERSISTENCE
+from .storing import PERSISTENCE, unasked
 from .watching import Watching
 from .workers import COMPACTORS
 
@@ -445,6 +445,8 @@ class Writer(Watching):
             log.close(clean=clean, last=last)
         except ScopelogError as error:
             return error
+        except OSError as failure:
+            return unasked(failure)
         if fenced is not None:
             return fenced
         if told is not None and log.closing is not None:
