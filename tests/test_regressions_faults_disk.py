@@ -7,7 +7,7 @@ from errno import EIO
 import pytest
 
 from fuzz.simdisk import SimDisk
-from scopelog import Durability, ManualClock, Store, WriteFailed, ephemeral, list_of
+from scopelog import Durability, ManualClock, ReadFailed, Store, WriteFailed, ephemeral, list_of
 
 HISTORY = list_of("chat", "history")
 STEPS = ephemeral("op-1").list_of("op", "steps")
@@ -44,3 +44,22 @@ def test_a_length_that_is_not_told_is_no_loss_once_all_is_synced() -> None:
         session.close()
         with store.session("s") as again:
             assert not again.recovery.clean and not again.recovery
+
+
+def test_a_reader_does_not_pass_over_what_it_could_not_read() -> None:
+    """With one read of a sidecar failing, ``records()`` of a reader told of everything else and ended as if that were
+    all: the scope looked as if it had been retired. Now it tells of everything else, and then says so."""
+    disk = SimDisk()
+    with opened(disk) as store, store.session("s") as session:
+        session.commit([HISTORY.append(0)])
+        session.commit([STEPS.append(1)])
+        disk.fail("pread", 1, EIO, ".scope.zst")
+        with store.reader("s") as reader:
+            records = reader.records()
+            assert next(records).value == 0
+            with pytest.raises(ReadFailed, match=r"scope\.zst"):
+                next(records)
+            with pytest.raises(ReadFailed):
+                reader.read(STEPS)
+        with store.reader("s") as reader:
+            assert [record.value for record in reader.records()] == [0, 1]

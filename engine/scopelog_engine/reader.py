@@ -7,6 +7,7 @@ far". It sees a consistent prefix: whole frames, and of every scope only the lif
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
@@ -274,9 +275,11 @@ class Reader:
     def records(self) -> Iterator[ScopedRecord]:
         """Everything stored, in sequence order over main and the living scopes.
 
-        Raises :class:`CorruptLog` where a good prefix ends before what the reader took for the end.
+        Raises :class:`CorruptLog` where a good prefix ends before what the reader took for the end, and, when all
+        else has been told, what hides which scopes are alive: a file that could not be read is no file that is gone.
         """
-        views = self._snapshot().views
+        now = self._snapshot()
+        views = now.views
 
         def of(scope: str) -> Iterator[ScopedRecord]:
             try:
@@ -286,7 +289,13 @@ class Reader:
                 if not self._cut_since(error):
                     raise
 
-        return heapq.merge(*(of(scope) for scope in views), key=lambda item: item.record.sequence)
+        def hidden() -> Iterator[ScopedRecord]:
+            if now.undecided is not None:
+                raise now.undecided.again() from now.undecided
+            yield from ()
+
+        found = heapq.merge(*(of(scope) for scope in views), key=lambda item: item.record.sequence)
+        return itertools.chain(found, hidden())
 
     # --- state ------------------------------------------------------------------------------------
 

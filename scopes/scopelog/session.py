@@ -318,7 +318,8 @@ class SessionReader(_Reads):
     def records(self) -> Iterator[LogRecord]:
         """Every write that is stored, in order of sequence, over the main log and the scopes that are alive.
 
-        Memory does not grow with the session. Raises :class:`CorruptLog` where damage is met, after the good prefix.
+        Memory does not grow with the session. Raises :class:`CorruptLog` where damage is met, after the good prefix;
+        :class:`ReadFailed` at the end, if a scope's file could not be read when the reader was made.
         """
         for scope, record in self._reader.records():
             yield log_record(scope, record)
