@@ -23,6 +23,12 @@ def unit() -> int:
     return next(_units)
 
 
+def units_from(first: int) -> None:
+    """In a child process: count from ``first`` on, so that no number is given twice to one model."""
+    global _units
+    _units = itertools.count(first)
+
+
 class Spec(NamedTuple):
     """One write as a test wants it. ``op`` as in :class:`scopelog.LogRecord`; ``number`` is a trim's sequence."""
 

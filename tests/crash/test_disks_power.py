@@ -1,0 +1,55 @@
+"""Power cuts of ext4 and xfs at random instants of a real child, with pages written back out of order before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fuzz.campaign import Campaign
+from fuzz.disks.mounts import missing
+from fuzz.disks.plans import going_on, survive
+from fuzz.disks.power import machine
+from fuzz.disks.worker import DiskRig, Worker
+from fuzz.model_handles import POWER, PROCESS, Settings
+
+SETTINGS = (Settings(), Settings(PROCESS, PROCESS), Settings(PROCESS, POWER), Settings(PROCESS, PROCESS))
+"""What is at PROCESS leaves the dirtier shapes."""
+
+CUTS = 5
+"""Cuts of one store, before another is begun."""
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def kind(request: pytest.FixtureRequest) -> str:
+    lacks = missing("loop", request.param)
+    if lacks:
+        pytest.skip(f"power cuts of {request.param}: {lacks}")
+    return str(request.param)
+
+
+@pytest.mark.fault(3, 6, 7, 14, 33, rig="P")
+def test_cut_at_random_instants(kind: str, tmp_path: Path, campaign: Campaign) -> None:
+    seen: Counter[str] = Counter()
+    with machine(kind, tmp_path) as disk:
+        for seed in campaign.seeds(2 if kind == "ext4" else 1):
+            rng = Random(seed)
+            worker = Worker(DiskRig(disk.store(), rng.choice(SETTINGS)))
+            for round_ in range(CUTS):
+                try:
+                    loose = rng.random() < 0.6
+                    plan = going_on(rng.randrange(1 << 30), 400, power=True, loose=loose)
+                    after = rng.choice((1, 2, rng.randint(3, 60), rng.randint(30, 200), rng.randint(30, 200)))
+                    outcome = disk.run_and_cut(worker, plan, rng, after)
+                    campaign.count(rows=(3, 14, 33))
+                    assert outcome.end in ("down", "done"), outcome
+                except AssertionError as error:
+                    raise AssertionError(f"{kind}, seed {seed}, round {round_}: {error}") from error
+            assert worker.run(survive).end == "done"
+            seen += worker.seen
+        cuts = disk.cuts
+    campaign.count(seen["zeros"] + seen["hole"], rows=(6,))
+    campaign.count(seen["hole"], rows=(7,))
+    campaign.note(f"{kind}: {cuts} cuts; logs left {dict(sorted(seen.items()))}")
