@@ -536,7 +536,7 @@ def test_frames_of_the_past_behind_a_hole_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_frame_of_another_history_names_nothing(tmp_path: Path) -> None:
-    """It stands right behind the last one and is sound, but does not follow it: numbers may mean something else there."""
+    """It stands right behind the last one, sound, but does not follow it: numbers may mean something else there."""
     path = tmp_path / "store"
     image = build(path, closed=True)
     data = image[MAIN]

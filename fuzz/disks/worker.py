@@ -63,7 +63,7 @@ class DiskRig(Rig):
         self.path = path
         self.fs = fs
         self.cuts = False
-        self.seen: Counter[str] = Counter()
+        self.met: Counter[str] = Counter()
         self.told = 0
         self.send: Callable[[str, object], object] = lambda kind, body: None
 
@@ -108,12 +108,12 @@ class DiskRig(Rig):
         if not self.faulty:
             nothing_cut_silently(before, self.look())
         if power:
-            self.seen += shapes(before)
-            self.seen["torn bytes"] += session.recovery.torn_bytes
-            self.seen["reported"] += len(session.recovery.torn)
-            self.seen["set aside"] += len(session.recovery.set_aside)
+            self.met += shapes(before)
+            self.met["torn bytes"] += session.recovery.torn_bytes
+            self.met["reported"] += len(session.recovery.torn)
+            self.met["set aside"] += len(session.recovery.set_aside)
             assert not any(tail.corrupt for tail in session.recovery.torn), session.recovery
-            self.send("seen", dict(self.seen))
+            self.send("seen", dict(self.met))
         self.sessions[sid] = cast("Session", _Announcing(session, self.tell))
         self.tell()
         return session
@@ -255,7 +255,7 @@ def _child(worker: Worker, pipe: Connection, parents: Connection, plan: Plan) ->
                 pipe.recv()
 
         rig = worker.rig
-        rig.send, rig.seen = send, Counter()
+        rig.send, rig.met = send, Counter()
         rig.begin()
         try:
             plan(rig)
