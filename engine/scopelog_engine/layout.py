@@ -33,6 +33,7 @@ KIND_INDEX: Final = 0x52  # closes a stretch; its body stands inside the skippab
 KIND_CLOSE: Final = 0x53  # clean close: everything before it is durable
 KIND_HEADER: Final = 0x54  # first frame of every file; one zstd frame follows
 KIND_INSIDE: Final = 0x58  # kinds from here on, like KIND_INDEX, carry their payload inside the skippable frame
+KIND_LAST: Final = 0x5F  # zstd's last skippable magic
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 SKIPPABLE_HEADER: Final = 8  # magic and size, fixed by zstd
 ENVELOPE_VERSION: Final = 1

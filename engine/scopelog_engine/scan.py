@@ -12,7 +12,7 @@ from typing import Final
 from .errors import ReadFailed
 from .frame import Fault, Frame, Short, follows, parse_frame
 from .fs import Readable, read_all
-from .layout import KIND_INDEX, KIND_INSIDE, MAGIC_TAIL, MAX_HEADER_BYTES, SKIPPABLE_HEADER
+from .layout import KIND_INDEX, KIND_INSIDE, KIND_LAST, MAGIC_TAIL, MAX_HEADER_BYTES, SKIPPABLE_HEADER
 
 PIECE: Final = 64 * 1024
 _OPAQUE_LIMIT: Final = 4096  # foreign skippable frames in a row that a chain may step over
@@ -144,7 +144,7 @@ class Walk:
         offset = self.offset
         for _ in range(_OPAQUE_LIMIT):
             head = fetch(self._file, self._path, SKIPPABLE_HEADER, offset)
-            if len(head) < SKIPPABLE_HEADER or head[1:4] != MAGIC_TAIL or head[0] < KIND_INSIDE or head[0] > 0x5F:
+            if len(head) < SKIPPABLE_HEADER or head[1:4] != MAGIC_TAIL or not KIND_INSIDE <= head[0] <= KIND_LAST:
                 return fault
             offset += SKIPPABLE_HEADER + int.from_bytes(head[4:8], "little")
             if offset >= self.end:

@@ -13,7 +13,7 @@ from .errors import CorruptLog, ReadFailed
 from .frame import Fault, Frame, Short, parse_frame
 from .handle import Handle, Pin
 from .header import Header, digest_of
-from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, MAX_SEQUENCE
+from .layout import KIND_BATCH, KIND_INDEX, KIND_INSIDE, KIND_LAST, MAGIC_TAIL, MAX_SEQUENCE, SKIPPABLE_HEADER
 from .lines import Address, BadLine, Record, decode_lines, nests_deeper
 from .scan import PIECE, Walk, fetch, frame_at
 from .stretch import BadIndex, Closed, Span, Summary
@@ -192,12 +192,23 @@ class LogView(Answers):
             base = offset
             found, data = self._frame_at(offset, offset + length)
         if not isinstance(found, Frame) or found.length != length:
-            if found is Fault.ENVELOPE and data[offset - base] >= KIND_INSIDE:
-                return []  # a foreign skippable frame inside the chain
+            if self._is_foreign(offset, length):
+                return []
             fault = found if isinstance(found, Fault) else Fault.SHORT
             raise self._corrupt(offset, span.first - 1, fault.value, fault.name.lower())
         start = found.payload_offset - base
         return self.decode_frame(found, data[start : start + found.payload_length], numbers)
+
+    def _is_foreign(self, offset: int, length: int) -> bool:
+        """Whether foreign skippable frames fill a span to the byte. The magic of one is not enough to go by: a batch
+        frame has it, too, when a single bit of its own is turned over."""
+        at, end = offset, offset + length
+        while at < end:
+            head = self._fetch(SKIPPABLE_HEADER, at)
+            if len(head) < SKIPPABLE_HEADER or head[1:4] != MAGIC_TAIL or not KIND_INSIDE <= head[0] <= KIND_LAST:
+                return False
+            at += SKIPPABLE_HEADER + int.from_bytes(head[4:8], "little")
+        return at == end
 
     def decode_frame(self, frame: Frame, payload: bytes, numbers: dict[int, Address]) -> list[Record]:
         """Records of one frame, whose definitions are added to ``numbers``. An index frame clears them."""
