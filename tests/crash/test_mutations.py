@@ -25,7 +25,7 @@ from fuzz.verdicts import BELOW, CORRUPT, FOREIGN, HEADER, LIVE, TORN
 
 SMALL: Final = ("talk", "closed", "reserved", "process", "lives", "compacted", "stretches", "stretches-lives")
 SHARED_MEMORY: Final = Path("/dev/shm")
-FULL: Final = {"reserved": 3, "lives": 2, "stretches": 13, "stretches-lives": 17}
+FULL: Final = {"reserved": 3, "process": 3, "lives": 3, "stretches": 13, "stretches-lives": 17}
 """Of some shapes a campaign does every n-th; of the others all. Coprime to 8: every bit of a byte has its turn."""
 SLICE: Final = {"lives": 421, "stretches": 1499, "stretches-lives": 2999}
 MEETS: Final = {
@@ -86,7 +86,7 @@ def damaged(one: Shape, stride: int) -> Iterator[tuple[str, str]]:
     """Every stride-th mutation of each log; of families that are small against the flips, more."""
     for log in one.logs.values():
         for family in FAMILIES:
-            step = stride if family == "flips" else max(1, stride // 4)
+            step = stride if family == "flips" else max(1, stride // 2)
             yield from ((family, name) for name in damage(one, log, [family], step))
 
 
