@@ -131,7 +131,8 @@ def retire(scope: str) -> Spec:
 
 
 class Maker:
-    """Writes a store and notes what each file was given. ``way``: which of two histories, from :meth:`fork` on."""
+    """Writes a store and notes what each file was given. ``way``: 0 the history, 1 another from :meth:`fork` on, 2 one
+    with a :meth:`detour`."""
 
     def __init__(
         self,
@@ -172,7 +173,12 @@ class Maker:
 
     def word(self, text: str) -> str:
         """The text, in the other history another one."""
-        return text if not self._forked or self._way == 0 else text[::-1].swapcase()
+        return text if not self._forked or self._way != 1 else text[::-1].swapcase()
+
+    def detour(self) -> None:
+        """In one history scopes begin later from here on."""
+        if self._way == 2:
+            self.commit("", add("log", "a detour"))
 
     def commit(self, scope: str, *specs: Spec, level: Durability | None = None) -> None:
         ending = {spec.retired for spec in specs if spec.op == "retire"} & {*self._paths}
@@ -248,6 +254,7 @@ Script = Callable[[Maker], None]
 def _talk(m: Maker) -> None:
     """A few commits, a scope, a window."""
     m.commit("", add("log", {"role": "user", "text": "hello"}), put("title", "a title"))
+    m.detour()
     m.commit("op-1", put("state", {"step": 1}), add("log", "d0"))
     m.commit("", add("log", {"role": "assistant", "text": "good morning"}, "answer"))
     m.keep("early")
@@ -280,6 +287,7 @@ def _process(m: Maker) -> None:
 def _lives(m: Maker) -> None:
     """Scopes alive, retired, and begun anew under the same id; one whose file outlived its retirement."""
     m.commit("", add("log", "one"), level=POWER)
+    m.detour()
     for scope in ("op-1", "op-2", "op-3"):
         m.commit(scope, add("log", f"first of {scope}"), put("state", 1))
     m.keep("early")
@@ -353,7 +361,9 @@ def _stretches_lives(m: Maker) -> None:
 
 
 class _Recipe:
-    def __init__(self, script: Script, kin: tuple[str, ...] = ("store", "session", "fork"), **options: Any) -> None:
+    def __init__(
+        self, script: Script, kin: tuple[str, ...] = ("store", "session", "fork", "detour"), **options: Any
+    ) -> None:
         self.script, self.kin, self.options = script, kin, options
 
     def make(self, name: str, session: str = CHAT, **more: Any) -> Shape:
@@ -379,7 +389,7 @@ SHAPES: Final = {
     "reserved": _Recipe(_talk, preallocates=True),
     "process": _Recipe(_process, level=PROCESS),
     "lives": _Recipe(_lives, level=PROCESS),
-    "compacted": _Recipe(_compacted),
+    "compacted": _Recipe(_compacted, ("store", "session", "fork")),
     "stretches": _Recipe(_stretches, ("store", "session"), level=PROCESS, stretch=500),
     "stretches-lives": _Recipe(_stretches_lives, ("store", "session"), stretch=500),
     "long": _Recipe(_stretches, ("store",), level=PROCESS, stretch=64 * 1024),
@@ -388,6 +398,7 @@ KIN: Final[dict[str, dict[str, Any]]] = {
     "store": {"identity": 0xFACE},
     "session": {"session": "char"},
     "fork": {"way": 1},
+    "detour": {"way": 2},
 }
 
 

@@ -27,6 +27,7 @@ SMALL: Final = ("talk", "closed", "reserved", "process", "lives", "compacted", "
 SHARED_MEMORY: Final = Path("/dev/shm")
 FULL: Final = {"reserved": 3, "process": 3, "lives": 3, "stretches": 13, "stretches-lives": 17}
 """Of some shapes a campaign does every n-th; of the others all. Coprime to 8: every bit of a byte has its turn."""
+MORE_OF: Final = {"flips": 1, "tails": 9, "foreign": 3}
 SLICE: Final = {"lives": 421, "stretches": 1499, "stretches-lives": 2999}
 MEETS: Final = {
     "talk": {HEADER, CORRUPT, TORN},
@@ -83,10 +84,10 @@ def run(campaign: Campaign, one: Shape, cases: Iterable[tuple[str, str]], bed: B
 
 
 def damaged(one: Shape, stride: int) -> Iterator[tuple[str, str]]:
-    """Every stride-th mutation of each log; of families that are small against the flips, more."""
+    """Every stride-th flip of each log; of families that are small against the flips, more."""
     for log in one.logs.values():
         for family in FAMILIES:
-            step = stride if family == "flips" else max(1, stride // 2)
+            step = max(1, stride // MORE_OF.get(family, 2))
             yield from ((family, name) for name in damage(one, log, [family], step))
 
 
