@@ -121,14 +121,21 @@ class Rig(Handles):
             if isinstance(error, OutcomeUnknown):
                 self.poisoned.add((sid, scope))
             sure = False  # the new file may have its name, and lose it by a power cut
-            done = self.generation(sid, scope) > before
+            done = self._generation_now(sid, scope) > before
         else:
-            done = self.generation(sid, scope) > before
+            done = self._generation_now(sid, scope) > before
             assert done or not (self.observe(sid) or {}).get(scope)
         if done:
             model.compacted(scope, (self.observe(sid) or {}).get(scope, []), sure=sure)
         model.compacting = None
         return done
+
+    def _generation_now(self, sid: str, scope: str) -> int:
+        """The same for a scope whose retirement is in doubt: a reader takes it for done."""
+        writer = getattr(self.sessions[sid], "_writer", None)
+        state = writer._scopes.get(scope) if writer is not None else None
+        log = state.log if state is not None else None
+        return max(self.generation(sid, scope), log.header.generation if log is not None else 0)
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass: windows whose deadline comes are stored."""

@@ -152,7 +152,7 @@ def _rig(beginning: Beginning) -> FaultyRig:
     return rig
 
 
-def _try(rig: FaultyRig, step: Step) -> None:
+def attempt(rig: FaultyRig, step: Step) -> None:
     """Make the operation; opening may be refused, and may have left a sidecar unread until the next open."""
     try:
         perform(rig, step)
@@ -171,7 +171,7 @@ def _meet(beginning: Beginning, steps: Sequence[Step], fault: Fault, cuts: bool)
     armed = disk.hits
     rig.faulty, rig.leftovers = True, fault.op in ("unlink", "create", "pwrite", "rename", "truncate", "allocate")
     for step in steps:
-        _try(rig, step)
+        attempt(rig, step)
     struck = disk.hits > armed
     assert struck or not rig.refused, f"refused without a fault: {disk.trace[before:]}"
     if not struck:
@@ -216,7 +216,7 @@ def fill(beginning: Beginning, steps: Sequence[Step], room: int) -> int:
         rig.disk.capacity = rig.disk.used + room
         rig.faulty = rig.leftovers = True
         for step in steps:
-            _try(rig, step)
+            attempt(rig, step)
         _cut(rig, LoseAll())
         rig.heal()
         if SID not in rig.sessions:
@@ -231,4 +231,4 @@ def fill(beginning: Beginning, steps: Sequence[Step], room: int) -> int:
     return rig.refused
 
 
-__all__ = ["ERRORS", "Fault", "FaultyRig", "Met", "faults", "fill", "meet", "read_faults"]
+__all__ = ["ERRORS", "Fault", "FaultyRig", "Met", "attempt", "faults", "fill", "meet", "read_faults"]
