@@ -191,7 +191,7 @@ class SimDisk:
     def __init__(self, capacity: int | None = None, preallocates: bool = True) -> None:
         self.capacity = capacity
         self.preallocates: bool = preallocates
-        self.memory_maps = False
+        self.memory_maps: bool = False
         self.pool = Pool()
         self.trace: list[tuple[str, ...]] = []
         self.steps = 0
@@ -522,6 +522,7 @@ class SimDisk:
 
     def _with(self, tree: Tree) -> SimDisk:
         disk = SimDisk(self.capacity, self.preallocates)
+        disk.memory_maps = self.memory_maps
         disk.pool.fixed = self.pool.fixed
         disk._tree = tree
         disk.used = sum(len(node.live) for _, node in tree.walk() if isinstance(node, FileNode))
