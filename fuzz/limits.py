@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, cast
 
-from fuzz.process_child import Scenario
+from fuzz.process_child import Scenario, put_right
 from fuzz.process_rig import ProcessRig, Told
-from fuzz.processes import put_right
 from fuzz.simdisk import SimDisk
 
 

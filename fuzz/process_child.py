@@ -208,10 +208,27 @@ def perform(rig: ProcessRig, scenario: Scenario) -> None:
     ptrace.look(False)
 
 
-def main(name: str, directory: str, told: str) -> None:
+def put_right(rig: ProcessRig) -> None:
+    """The disk works again: everything is as it was told, in this handle, and in one that is opened anew."""
+    ptrace.heal()
+    ptrace.look(False)
+    if SID not in rig.sessions:
+        rig.open()
+    rig.heal()
+    rig.verify()
+    rig.check()
+
+
+def main(name: str, directory: str, told: str, faulty: str = "") -> None:
+    """``faulty``: a call may fail, once; the status tells whether all is right in the end."""
     file = Told(os.open(told, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     scenario = SCENARIOS[name]
-    perform(ProcessRig(os.path.join(directory, "store"), scenario.settings, file), scenario)
+    rig = ProcessRig(os.path.join(directory, "store"), scenario.settings, file)
+    rig.faulty = rig.leftovers = bool(faulty)
+    perform(rig, scenario)
+    if faulty:
+        put_right(rig)
+        print(*rig.failures)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from errno import EACCES, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOLCK, ENO
 from typing import Final, NamedTuple
 
 from fuzz import ptrace
-from fuzz.process_child import TORN, Scenario, perform
-from fuzz.process_rig import SID, Files, ProcessRig, State, Told, files_of, lay, logs_of, survive
+from fuzz.process_child import TORN, Scenario, perform, put_right
+from fuzz.process_rig import Files, ProcessRig, State, Told, files_of, lay, logs_of, survive
 from fuzz.ptrace import KILL, Action, Call, Ended, Plan, fail, shorten
 
 SYNCS: Final = ("fsync", "fdatasync")
@@ -102,17 +102,6 @@ def attempt(
     state = next((record for record in reversed(records) if isinstance(record, State)), None)
     rest = dict(record for record in records if not isinstance(record, State))
     return Outcome(ended, state, rest.get("error", ""), rest.get("failures", ()))
-
-
-def put_right(rig: ProcessRig) -> None:
-    """The disk works again: everything is as it was told, in this handle, and in one that is opened anew."""
-    ptrace.heal()
-    ptrace.look(False)
-    if SID not in rig.sessions:
-        rig.open()
-    rig.heal()
-    rig.verify()
-    rig.check()
 
 
 class Case(NamedTuple):

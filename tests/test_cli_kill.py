@@ -104,6 +104,7 @@ def make_line(rng: random.Random, number: int) -> bytes:
 @pytest.mark.parametrize("trial", range(TRIALS))
 @pytest.mark.parametrize("scope", [None, "op/1"], ids=["session", "ephemeral"])
 @pytest.mark.parametrize("window", [0, 20, 100])
+@pytest.mark.fault(1, rig="K")
 def test_a_killed_recorder_keeps_what_it_reported(store_path: Path, window: int, scope: str | None, trial: int) -> None:
     """One or two recorders are killed, the last one may finish; each goes on behind what the one before it left.
 

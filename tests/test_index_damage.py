@@ -581,6 +581,7 @@ def test_a_writer_that_is_stopped_holds_nobody_up(case: Case) -> None:
         assert_same(store)
 
 
+@pytest.mark.fault(24, rig="K")
 def test_a_writer_that_is_killed_leaves_the_state_before(case: Case) -> None:
     """Inside its transaction: nothing of it is there, and the lock is free."""
     ready_out, ready_in = os.pipe()
@@ -677,6 +678,7 @@ def _read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("mode", [0o500, 0o000])
+@pytest.mark.fault(21, rig="R")
 def test_a_directory_that_may_not_be_written(read_only: Path, mode: int) -> None:
     """Reads use what they may read; a session goes on without its cover growing; removal is refused, not raised."""
     (read_only / "index" / "LOCK").chmod(0o400)

@@ -166,6 +166,7 @@ def verify(session: Session, known: Known) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.fault(1, 2, rig="K")
 def test_killed_at_random_moments_again_and_again(seed: int, store_path: Path) -> None:
     rng = Random(seed)
     known = Known()

@@ -55,6 +55,7 @@ def messages(store: Store) -> list[object]:
 # --- two writers ------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(25, rig="K")
 def test_second_writer_in_another_process_is_refused(store_path: Path) -> None:
     """The refusal names the owner; readers are not disturbed; the lock goes with the handle."""
     arguments = [sys.executable, "-c", HOLDER, str(store_path)]
@@ -82,6 +83,7 @@ def test_second_writer_in_another_process_is_refused(store_path: Path) -> None:
         holder.stdin.close()
 
 
+@pytest.mark.fault(25, rig="K")
 def test_killed_owner_leaves_no_lock(store_path: Path) -> None:
     arguments = [sys.executable, "-c", HOLDER, str(store_path)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -93,6 +95,7 @@ def test_killed_owner_leaves_no_lock(store_path: Path) -> None:
 
 
 @pytest.mark.parametrize("same_store", [True, False])
+@pytest.mark.fault(25, rig="K")
 def test_second_writer_in_this_process_is_refused(same_store: bool, store_path: Path) -> None:
     first = open_store(store_path)
     second = first if same_store else open_store(store_path)
@@ -110,6 +113,7 @@ def test_second_writer_in_this_process_is_refused(same_store: bool, store_path: 
         assert [element.element for element in session.read(MESSAGES)] == ["one", "two"]
 
 
+@pytest.mark.fault(25, rig="K")
 def test_closing_a_descriptor_of_the_lock_file_does_not_release_it(store_path: Path) -> None:
     """As it would with lockf: a backup tool in the same process opens and closes every file."""
     with open_store(store_path) as store, store.session(CHAT) as session:
@@ -122,6 +126,7 @@ def test_closing_a_descriptor_of_the_lock_file_does_not_release_it(store_path: P
 # --- fork -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(25, rig="K")
 def test_handles_are_refused_in_a_forked_child(store_path: Path) -> None:
     with open_store(store_path) as store, store.session(CHAT) as session:
         session.commit([MESSAGES.append("one"), SCOPE.retire()])
@@ -150,6 +155,7 @@ def test_handles_are_refused_in_a_forked_child(store_path: Path) -> None:
         assert [element.element for element in session.read(DELTAS)] == ["d"]
 
 
+@pytest.mark.fault(25, rig="K")
 def test_forked_child_does_not_keep_the_lock_alive(store_path: Path) -> None:
     store = open_store(store_path)
     session = store.session(CHAT)
@@ -165,6 +171,7 @@ def test_forked_child_does_not_keep_the_lock_alive(store_path: Path) -> None:
         assert [element.element for element in again.read(MESSAGES)] == ["one", "two"]
 
 
+@pytest.mark.fault(25, rig="K")
 def test_forked_child_opens_the_store_anew(store_path: Path) -> None:
     with open_store(store_path) as store:
         with store.session(CHAT) as session:
@@ -214,6 +221,7 @@ WRITES: list[Callable[[Session], object]] = [
 @pytest.mark.parametrize("write", WRITES, ids=["commit", "scope", "retire", "flush"])
 @pytest.mark.parametrize("change", [_remove, _replace, _move_session_away])
 @pytest.mark.fault(36, rig="M")
+@pytest.mark.fault(25, rig="K")
 def test_lock_file_removed_or_replaced_fences_the_writer(
     change: Callable[[Path], None], write: Callable[[Session], object], store_path: Path
 ) -> None:
@@ -240,6 +248,7 @@ def test_lock_file_removed_or_replaced_fences_the_writer(
 
 
 @pytest.mark.fault(36, rig="M")
+@pytest.mark.fault(25, rig="K")
 def test_second_owner_after_the_lock_file_was_removed(store_path: Path) -> None:
     """Whoever removed the lock file has let a second owner in: the first one notices before it writes a byte."""
     first, second = open_store(store_path), open_store(store_path)
@@ -319,6 +328,7 @@ class Meddling(OsFileSystem):
 
 
 @pytest.mark.parametrize("recreate", [False, True])
+@pytest.mark.fault(25, rig="K")
 def test_session_deleted_while_another_opener_waits(recreate: bool, store_path: Path) -> None:
     """The opener got a lock on a dead file: it looks again, and never writes into the trash."""
     other = open_store(store_path)

@@ -51,6 +51,7 @@ def unprivileged(work: Callable[[], str]) -> str:
         return answer
 
 
+@pytest.mark.fault(21, rig="R")
 def test_read_only_directory(private: Path) -> None:
     """A reader needs neither lock nor write access; an open for write is refused, typed; nothing changes."""
     for entry in (private, *private.rglob("*")):
@@ -78,6 +79,7 @@ def test_read_only_directory(private: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [".", "store.zst", MAIN.split("/")[0], MAIN])
+@pytest.mark.fault(21, rig="R")
 def test_no_access_at_open_is_a_typed_error(part: str, private: Path) -> None:
     (private / part).chmod(0)
 
@@ -97,6 +99,7 @@ def test_no_access_at_open_is_a_typed_error(part: str, private: Path) -> None:
     assert answer.split(" | ")[0] == "OpenFailed", answer
 
 
+@pytest.mark.fault(21, rig="R")
 def test_missing_permission_for_a_sidecar_is_no_trouble_for_main(private: Path) -> None:
     [name] = sidecars_of(image_of(private))
     (private / name).chmod(0)
@@ -139,6 +142,7 @@ def test_files_are_private(mask: int, store_path: Path) -> None:
         assert unsound(store.check()) == []
 
 
+@pytest.mark.fault(21, rig="R")
 def test_out_of_descriptors_at_open(store_path: Path) -> None:
     """A process that may open no more files is refused with a typed error; sound scopes are not set aside for it."""
     scopes = [ephemeral(f"op-{number}") for number in range(40)]

@@ -171,6 +171,7 @@ def test_unsynced_bytes_of_a_closed_file_are_written_again_before_the_next_appen
     store.close()
 
 
+@pytest.mark.fault(15, rig="S")
 def test_a_failing_sync_after_the_file_was_closed_poisons_and_the_next_open_writes_everything_again() -> None:
     disk = small(1)
     store, session = opened(disk, scope_durability=Durability.PROCESS)
@@ -400,6 +401,7 @@ def test_a_file_that_was_appended_to_while_it_was_closed_fences_the_writer(store
 # --- out of descriptors -----------------------------------------------------------------------------
 
 
+@pytest.mark.fault(21, rig="R")
 def test_a_host_that_takes_all_descriptors_costs_logs_their_files_and_no_commit(store_path: Path) -> None:
     """The process's limit is reached by the application's own files: logs are closed and the call is tried again."""
 
@@ -433,6 +435,7 @@ def test_a_host_that_takes_all_descriptors_costs_logs_their_files_and_no_commit(
         assert answer == "done"
 
 
+@pytest.mark.fault(21, rig="S")
 def test_a_file_that_cannot_be_opened_again_fails_the_call_and_nothing_else() -> None:
     disk = small(1)
     store, session = opened(disk)
@@ -452,6 +455,7 @@ def test_a_file_that_cannot_be_opened_again_fails_the_call_and_nothing_else() ->
     store.close()
 
 
+@pytest.mark.fault(21, rig="S")
 def test_a_synced_log_that_cannot_be_opened_again_is_closed_without_its_closing_frame() -> None:
     """Nothing is lost, so that there is nothing to raise."""
     disk = small(1)

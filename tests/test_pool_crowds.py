@@ -84,6 +84,7 @@ def write_a_thousand_sessions(path: Path) -> str:
     return "done"
 
 
+@pytest.mark.fault(21, rig="R")
 def test_a_thousand_sessions_are_written_within_the_usual_limit(store_path: Path) -> None:
     """Each has its lock file open, and each its main log and a scope: three thousand files, of which 1,024 may be."""
     assert in_a_fresh_process(write_a_thousand_sessions, store_path) == "done"

@@ -69,6 +69,7 @@ def chains(disk: SimDisk) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.fault(20, rig="S")
 def test_every_read_of_main_failing_once(disk: SimDisk) -> None:
     before, sound = chains(disk), run(disk.copy())
     count = 0
@@ -81,6 +82,7 @@ def test_every_read_of_main_failing_once(disk: SimDisk) -> None:
     assert count >= 5
 
 
+@pytest.mark.fault(20, rig="S")
 def test_every_read_of_the_stores_own_file_failing_once(disk: SimDisk) -> None:
     before = chains(disk)
     errors = {type(error) for _, error in failing_reads(disk, "store.zst", run)}
@@ -89,6 +91,7 @@ def test_every_read_of_the_stores_own_file_failing_once(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("retired", [False, True])
+@pytest.mark.fault(20, rig="S")
 def test_sidecar_that_cannot_be_read_never_touches_main(retired: bool, disk: SimDisk) -> None:
     """It stays where it is and is reported; whether its scope is alive is not guessed; a healthy disk heals it."""
     [sidecar] = [path for path in disk.snapshot() if path.endswith(".scope.zst")]
@@ -115,6 +118,7 @@ def test_sidecar_that_cannot_be_read_never_touches_main(retired: bool, disk: Sim
 
 
 @pytest.mark.parametrize("short", [1, 7, 100, 4096])
+@pytest.mark.fault(20, rig="S")
 def test_short_reads_are_continued(short: int, disk: SimDisk) -> None:
     sound = run(disk.copy())
     tried = disk.copy()
@@ -124,6 +128,7 @@ def test_short_reads_are_continued(short: int, disk: SimDisk) -> None:
     assert chains(tried) == chains(disk)
 
 
+@pytest.mark.fault(20, rig="S")
 def test_failed_read_of_a_torn_tail_does_not_cut_it(disk: SimDisk) -> None:
     """Recovery that cannot read what it is about to cut leaves it where it is."""
     whole = disk.read_file(MAIN_LOG)
@@ -140,6 +145,7 @@ def test_failed_read_of_a_torn_tail_does_not_cut_it(disk: SimDisk) -> None:
         assert torn[end.offset :] in left.snapshot().values()
 
 
+@pytest.mark.fault(20, rig="S")
 def test_check_reports_what_it_cannot_read(disk: SimDisk) -> None:
     def check(tried: SimDisk) -> None:
         with Store.open(STORE, fs=tried, clock=ManualClock()) as store:

@@ -108,6 +108,7 @@ def consistency_check() -> None:
     """In place of the shared one: children must not inherit it, and the tests check the stores themselves."""
 
 
+@pytest.mark.fault(38, rig="K")
 def test_readers_see_whole_commits_whatever_the_writer_does(store_path: Path) -> None:
     random = Random(SEED)
     written_and_killed(store_path, random.randrange(1 << 30), 5)
@@ -271,6 +272,7 @@ def hold(reader: SessionReader, first: set[int], least: int) -> None:
 @pytest.mark.parametrize(
     "happens", [Tale.go_on, Tale.retire_and_begin_new_lives, Tale.retire_again_and_again, Tale.retire_and_close]
 )
+@pytest.mark.fault(38, rig="S")
 def test_a_reader_is_consistent_whenever_it_is_overtaken(happens: Callable[[Tale], None], tmp_path: Path) -> None:
     """The writer works before the n-th call of a reader to the disk, for every n, while it opens and answers."""
     for nth in itertools.count(1):
@@ -285,6 +287,7 @@ def test_a_reader_is_consistent_whenever_it_is_overtaken(happens: Callable[[Tale
     assert nth > 20
 
 
+@pytest.mark.fault(38, rig="S")
 def test_a_reader_finds_the_old_session_or_the_new_one(tmp_path: Path) -> None:
     """The session is deleted and begins anew before the n-th call of a reader to the disk, for every n."""
     for nth in itertools.count(1):
