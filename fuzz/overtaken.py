@@ -13,7 +13,6 @@ import shutil
 from fuzz.model_handles import Settings
 from fuzz.process_child import Scenario, perform
 from fuzz.process_rig import SID, ProcessRig, State, Told, survive
-from fuzz.processes import Place
 from fuzz.ptrace import Action, Call, Ended, run
 from scopelog import (
     Base,
@@ -168,4 +167,4 @@ def overtaken(where: str, scenario: Scenario, start: State | None, every: int, *
     return ended, done
 
 
-__all__ = ["Place", "Watcher", "overtaken"]
+__all__ = ["Watcher", "overtaken"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -39,7 +40,7 @@ class Told:
     """A file of records that a child adds to; memory alone, and whole up to the last record whatever becomes of it."""
 
     def __init__(self, fd: int = -1) -> None:
-        self._fd = fd if fd >= 0 else os.memfd_create("told")
+        self._fd = fd if fd >= 0 else _nameless()
 
     def add(self, record: Any) -> None:
         data = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
@@ -59,6 +60,14 @@ class Told:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _nameless() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("told")
+    fd, path = tempfile.mkstemp()
+    os.unlink(path)
+    return fd
 
 
 class State(NamedTuple):

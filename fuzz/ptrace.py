@@ -20,7 +20,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -127,7 +127,7 @@ def look(yes: bool = True) -> None:
     """From here on calls count, or do not. Whoever is not watched may say so, too."""
     global _looking
     _looking = yes
-    _libc.prctl(_MARK, _LOOK if yes else _AWAY, None, 0, 0)
+    _hint(_LOOK if yes else _AWAY)
 
 
 @contextmanager
@@ -143,7 +143,13 @@ def away() -> Iterator[None]:
 
 def heal() -> None:
     """From here on calls count and nothing is done to them."""
-    _libc.prctl(_MARK, _HEAL, None, 0, 0)
+    _hint(_HEAL)
+
+
+def _hint(code: int) -> None:
+    """For the tracer alone; to the kernel it means nothing."""
+    if sys.platform == "linux":
+        _libc.prctl(_MARK, code, None, 0, 0)
 
 
 def _filter() -> None:
@@ -216,6 +222,11 @@ class _Tracer:
             self._memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
             _ptrace(_CONT, self._pid)
             self._loop()
+        except BaseException:  # the plan's, or an interruption: leave no child behind
+            self._plan = None
+            self._kill()
+            self._loop()
+            raise
         finally:
             if self._memory >= 0:
                 os.close(self._memory)
@@ -251,7 +262,8 @@ class _Tracer:
             _ptrace(_CONT, tid, 0, number)
 
     def _kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
 
     def _at_call(self, tid: int) -> None:
         _ptrace(_GETREGS, tid, 0, self._registers)
