@@ -6,8 +6,18 @@ from errno import EIO
 
 import pytest
 
-from fuzz.simdisk import SimDisk
-from scopelog import Durability, ManualClock, ReadFailed, Store, WriteFailed, ephemeral, list_of
+from fuzz.simdisk import SimDisk, SimFile
+from scopelog import (
+    Durability,
+    InvalidInput,
+    ManualClock,
+    NoSuchSession,
+    ReadFailed,
+    Store,
+    WriteFailed,
+    ephemeral,
+    list_of,
+)
 
 HISTORY = list_of("chat", "history")
 STEPS = ephemeral("op-1").list_of("op", "steps")
@@ -63,3 +73,70 @@ def test_a_reader_does_not_pass_over_what_it_could_not_read() -> None:
                 reader.read(STEPS)
         with store.reader("s") as reader:
             assert [record.value for record in reader.records()] == [0, 1]
+
+
+class Unsure(SimDisk):
+    """A disk that cannot be asked about main logs for a while: ``exists`` then says no, as os.access does."""
+
+    unsure = False
+
+    def exists(self, path: str) -> bool:
+        return not (self.unsure and path.endswith("main.zst")) and super().exists(path)
+
+    def open_readonly(self, path: str) -> SimFile:
+        if self.unsure and path.endswith("main.zst"):
+            raise OSError(EIO, "the disk did not answer", path)
+        return super().open_readonly(path)
+
+
+def test_a_disk_that_does_not_answer_is_no_disk_without_the_file() -> None:
+    """os.access says no whatever the reason. So a copy wrote over a whole session whose look-up had failed, check
+    passed over a session, and others said that there was none."""
+    disk = Unsure()
+    with opened(disk) as store:
+        for name in ("s", "t"):
+            with store.session(name) as session:
+                session.commit([HISTORY.append(name)])
+        before = disk.snapshot()
+        disk.unsure = True
+        with pytest.raises(ReadFailed):
+            store.delete_session("t")
+        with pytest.raises(ReadFailed):
+            store.follow("t")
+        with pytest.raises(ReadFailed):
+            store.check("t")
+        with pytest.raises(WriteFailed, match="could not be copied"):
+            copy_with_source(disk, store)
+        disk.unsure = False
+        assert disk.snapshot() == before
+        with pytest.raises(InvalidInput, match="already"):
+            store.copy("s", "t")
+        with pytest.raises(NoSuchSession):
+            store.delete_session("u")
+        assert [element.element for element in store.reader("t").read(HISTORY)] == ["t"]
+
+
+def copy_with_source(disk: Unsure, store: Store) -> None:
+    """The source can be read: the disk is unsure from the target's lock on."""
+    disk.unsure = False
+    original = disk.open_or_create
+
+    def locked(path: str) -> SimFile:
+        disk.unsure = True
+        return original(path)
+
+    disk.open_or_create = locked  # type: ignore[method-assign]
+    try:
+        store.copy("s", "t")
+    finally:
+        del disk.open_or_create
+
+
+def test_check_does_not_pass_over_a_session_whose_directory_does_not_answer() -> None:
+    disk = SimDisk()
+    with opened(disk) as store:
+        with store.session("s") as session:
+            session.commit([HISTORY.append(0)])
+        disk.fail("list_dir", 1, EIO, "s.session")
+        disk.is_dir = lambda path: False  # type: ignore[method-assign]
+        assert [(found.severity, found.reason) for found in store.check()] == [("unread", "read")]
