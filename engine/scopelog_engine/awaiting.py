@@ -23,8 +23,7 @@ from .lines import Address, Record, new_tuple
 from .looping import GRACE
 from .reading import commits_before, merged, staged_lists
 from .scope import SESSION, Commit, Place, ScopeState, Staged
-from .state import NOT_YET, Request
-from .storing import PERSISTENCE
+from .state import NOT_YET, PERSISTENCE, Request
 from .view import LogView, page
 from .watching import Looked, Wanted, in_order
 from .workers import WORKERS

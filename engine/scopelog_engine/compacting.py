@@ -26,7 +26,7 @@ from .lines import RETIRE, Record
 from .logfile import LogFile
 from .reading import Reading
 from .scope import ScopeState, sequence_of
-from .storing import PERSISTENCE
+from .state import PERSISTENCE
 from .stretch import Closed
 from .survey import survey
 from .tail import Tail

@@ -189,11 +189,17 @@ class Feed:
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
                         return False
+                    kept: BaseException | None = None
                     try:
                         condition.wait(left)
                     finally:
                         while not condition._is_owned():  # type: ignore[attr-defined]  # interrupted on the way back
-                            condition.acquire()
+                            try:
+                                condition.acquire()
+                            except BaseException as error:  # noqa: BLE001 - raised once we hold it
+                                kept = kept or error
+                        if kept is not None:
+                            raise kept
                 return True
             finally:
                 self._waiting -= 1

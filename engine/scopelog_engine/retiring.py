@@ -18,8 +18,9 @@ class Retiring(Publishing):
     def _set_aside(self, commit: Commit, scope: str) -> None:
         """A retirement was admitted: what waits in the scope's window is held back until its outcome is known."""
         state = self._scopes.get(scope)
-        if state is None:
-            return
+        if state is None:  # a life that begins now waits as well: nobody must see it before the retirement
+            state = self._scopes[scope] = ScopeState(scope, self.settings.scope_level)
+            state.feeds = self._watched.get(scope)
         commit.held.append(state)
         state.retiring.add(commit)
         state.blocked = True
@@ -55,6 +56,8 @@ class Retiring(Publishing):
                     self._ask(state, state.deferred.pop())
                 if state.pending:
                     self._open_window(state)
+                elif state.log is None and not state.tickets and self._scopes.get(state.scope) is state:
+                    del self._scopes[state.scope]  # there is nothing of it
         commit.held = []
         if stored and self._watched:
             for scope in commit.retires:

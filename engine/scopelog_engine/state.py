@@ -6,6 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .durability import Durability
@@ -31,6 +32,7 @@ from .scope import (
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
+PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
@@ -185,11 +187,31 @@ class SessionState(ABC):
         """Let go of ``_lock`` until something changes, or for so long."""
         self._waiting += 1
         try:
-            self._changed.wait(seconds)
+            self._across(partial(self._changed.wait, seconds))
         finally:
-            while not self._owned():  # interrupted between letting go and taking it back
-                self._lock.acquire()
             self._waiting -= 1
+
+    def _across(self, call: Callable[[], object]) -> None:
+        """Make a call that lets go of ``_lock``, and hold it again afterwards, however often that is interrupted: what
+        was raised first is raised once it is held, for who called us is about to let go of it."""
+        kept: BaseException | None = None
+        try:
+            call()
+        finally:
+            for _ in range(PERSISTENCE):  # in this very frame: a second interruption may meet the call itself
+                try:
+                    if not self._owned():
+                        self._lock.acquire()
+                    break
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    kept = kept or error
+            if kept is not None:
+                raise kept
+
+    def _without_lock(self, call: Callable[[], object]) -> None:
+        """To be handed to :meth:`_across`."""
+        self._lock.release()
+        call()
 
     def _tell(self) -> None:
         if self._waiting:

@@ -38,7 +38,7 @@ from .scope import (
     sequence_of,
 )
 from .staging import join, window_lines
-from .state import Outcome, Work, staged_bytes, staged_of
+from .state import PERSISTENCE, Outcome, Work, staged_bytes, staged_of
 from .survey import Survey
 from .workers import COMPACTORS
 
@@ -46,7 +46,6 @@ _log = logging.getLogger(__name__)
 _DOOMED_LIMIT: Final = 128  # files of retired scopes that wait for a sync, before one is made for them
 COMPACT_BYTES: Final = 1024 * 1024  # a log below this is not compacted by itself
 _CROWD: Final = 4  # scopes stored in one go from which on they are a crowd
-PERSISTENCE: Final = 100  # interruptions that settling survives
 _POWER: Final = Durability.POWER  # an enum's members are slow to look up
 
 
@@ -109,12 +108,7 @@ class Storing(Looping):
         if not self._asked or self._leader or self._gate:
             self._wait()
             return
-        self._lock.release()
-        try:
-            self._lead()
-        finally:
-            while not self._owned():
-                self._lock.acquire()
+        self._across(partial(self._without_lock, self._lead))
 
     def _run_all(self, tickets: Sequence[Ticket]) -> None:
         """As :meth:`_run`, for many; raises the first error once all are done."""

@@ -44,7 +44,8 @@ from .scope import (
     last_of,
     names_bytes,
 )
-from .storing import PERSISTENCE, unasked
+from .state import PERSISTENCE
+from .storing import unasked
 from .watching import Watching
 from .workers import COMPACTORS
 
@@ -548,12 +549,7 @@ class Writer(Watching):
 
     def _prove_epoch(self) -> None:
         """See :meth:`_unproved`. Holds ``_lock`` and lets go of it for the sync, which may take long: look again."""
-        self._lock.release()
-        try:
-            self.prove_epoch()
-        finally:
-            while not self._owned():
-                self._lock.acquire()
+        self._across(partial(self._without_lock, self.prove_epoch))
 
     def prove_epoch(self) -> None:
         """Make the epoch durable, without ``_lock``. Several threads may do it at once."""
