@@ -231,18 +231,22 @@ def test_index_frame_whose_checksum_holds_but_whose_body_lies(lie: str, long: Im
 
 
 @pytest.mark.damages
-def test_index_frame_that_tells_of_two_frames_as_one(long: Image, store_path: Path) -> None:
-    """Its lengths add up. Whoever reads the first of the two and no further would pass by the second. A deep check held
-    everything against the stretch but these lengths, and found nothing in a log that could not be read."""
+@pytest.mark.parametrize("lie", ["two frames as one", "a stretch left out"])
+def test_index_frame_that_passes_by_what_is_there(lie: str, long: Image, store_path: Path) -> None:
+    """Its lengths add up, but two of them are told as one: whoever read the first frame and no further would pass by
+    the second. Or it names the index frame before the one before it. A deep check held everything against the stretch
+    but the lengths, and found nothing in a log that could not be read."""
     data = long[MAIN]
-    frame = [found for found in frames_of(data) if found.kind == KIND_INDEX][-1]
+    frames = [found for found in frames_of(data) if found.kind == KIND_INDEX]
+    frame = frames[-1]
     payload = data[frame.payload_offset : frame.payload_offset + frame.payload_length]
     body = msgspec.json.decode(decompress(payload, frame.raw_length, 2**26))
-    forged = reindexed(data, frame, _changed(body, n=[sum(body["n"][:2]), *body["n"][2:]]))
+    changes = {"n": [sum(body["n"][:2]), *body["n"][2:]]} if lie == "two frames as one" else {"p": frames[-3].offset}
+    forged = reindexed(data, frame, _changed(body, **changes))
     with Store.open(lay(store_path, long | {MAIN: forged}), clock=ManualClock()) as store, store.reader(CHAT) as reader:
         with pytest.raises(CorruptLog) as caught:
             reader.read(MESSAGES)
-        assert caught.value.offset == body["s"]
+        assert caught.value.offset == (body["s"] if lie == "two frames as one" else frames[-3].offset)
         assert frame.offset in {finding.offset for finding in unsound(store.check(deep=True))}
 
 

@@ -415,13 +415,14 @@ def test_what_waits_in_a_retired_scope_is_dropped_and_counts_as_settled() -> Non
 def test_if_the_retirement_fails_what_waited_is_put_back_in_front() -> None:
     rig = Rig()
     rig.session.append(OUT, 1)
+    rig.session.append(OUT, 2)
     rig.disk.fail("pwrite", errno=errno.ENOSPC, path="main.zst")
     with pytest.raises(WriteFailed):
         rig.session.commit([OP.retire()])
-    rig.session.append(OUT, 2)
-    assert rig.shown(OUT) == [1, 2]
+    rig.session.append(OUT, 3)
+    assert rig.shown(OUT) == [1, 2, 3]
     rig.clock.advance(0.1)
-    assert rig.stored(OUT) == [1, 2]
+    assert rig.stored(OUT) == [1, 2, 3]
 
 
 def test_a_reused_scope_begins_a_new_life_in_a_new_file() -> None:
