@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,8 +30,8 @@ from fuzz.mutants import MUTANTS
 from fuzz.mutants.mutant import PACKAGES, ROOT, Mutant, Rotten, copy_sources, plant
 
 ORDINARY: Final = "tests/crash/test_mutants.py::test_an_ordinary_life"
-SECONDS: Final = 60  # that one test may take: it hangs then
-LIMIT: Final = 300  # and all of a mutant's, before the process is killed
+SECONDS: Final = 120  # that one test may take: it hangs then
+LIMIT: Final = 600  # and all of a mutant's, before the process is killed
 _FAILED: Final = 1  # pytest's exit status; 0: all passed, others: it could not even begin
 
 
@@ -61,7 +62,7 @@ class Result:
         return f"{self.mutant.name:42} {self.mutant.rule:22} {self.seconds:5.1f} s  {found}"
 
 
-def run_tests(tests: Sequence[str], sources: Path, scratch: Path) -> Ran:
+def run_tests(tests: Sequence[str], sources: Path, scratch: Path, limit: float = LIMIT) -> Ran:
     """Run tests of the working tree on the packages in ``sources``."""
     scratch.mkdir()
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("SCOPELOG_", "PYTEST_"))}
@@ -92,7 +93,7 @@ def run_tests(tests: Sequence[str], sources: Path, scratch: Path) -> Ran:
             start_new_session=True,
         )
         try:
-            status = child.wait(LIMIT)
+            status = child.wait(limit)
         except subprocess.TimeoutExpired:
             status = -signal.SIGKILL
         with suppress(ProcessLookupError):
@@ -129,6 +130,13 @@ def try_mutant(mutant: Mutant, whole: Path, scratch: Path) -> Result:
     return Result(mutant, caught, time.monotonic() - began, trouble, ran.output)
 
 
+def _try_and_clear(mutant: Mutant, whole: Path, scratch: Path) -> Result:
+    try:
+        return try_mutant(mutant, whole, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)  # all of them together take much room
+
+
 def whole_copy(where: Path) -> Path:
     """An unchanged copy of the sources, compiled: mutants are made of it."""
     copy_sources(ROOT, where)
@@ -157,7 +165,7 @@ def sound(tests: Sequence[str], whole: Path, scratch: Path, jobs: int) -> bool:
     for of_file in sorted(files.values(), key=len, reverse=True):
         min(shares, key=len).extend(of_file)
     with ThreadPoolExecutor(len(shares)) as pool:
-        runs = [*pool.map(lambda n: run_tests(shares[n], whole, scratch / f"whole-{n}"), range(len(shares)))]
+        runs = [*pool.map(lambda n: run_tests(shares[n], whole, scratch / f"whole-{n}", 6 * LIMIT), range(len(shares)))]
     for ran in runs:
         if ran.status:
             print(f"{ran.output}\nthe tests fail without any mutant", file=sys.stderr)
@@ -181,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
         scratch = Path(directory).resolve()
+        scratch.chmod(0o755)  # some tests go on as another user
         whole = whole_copy(scratch / "whole")
         elsewhere = foreign(whole)
         if elsewhere:
@@ -190,8 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         failures: list[Result] = []
         print(f"{'mutant':42} {'rule':22} {'time':>7}  caught by", flush=True)
-        with ThreadPoolExecutor(max(1, chosen.jobs)) as pool:
-            attempts = [pool.submit(partial(try_mutant, m, whole, scratch / m.name)) for m in mutants]
+        pool = ThreadPoolExecutor(max(1, chosen.jobs))
+        try:
+            attempts = [pool.submit(partial(_try_and_clear, m, whole, scratch / m.name)) for m in mutants]
             for attempt in attempts:
                 result = attempt.result()
                 print(result.row, flush=True)
@@ -199,6 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     failures.append(result)
                 if result.output and (chosen.verbose or result.trouble):
                     print(textwrap.indent(result.output, "    "), flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)  # interrupted: those that run are waited for, no other is begun
     print(f"\n{len(mutants) - len(failures)} of {len(mutants)} caught, {time.monotonic() - began:.0f} s")
     for result in failures:
         print(f"{result.mutant.name}: {result.trouble}", file=sys.stderr)
