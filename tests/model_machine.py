@@ -1,7 +1,7 @@
-"""The rules of a state machine that every disk allows: calls of the public interface on a rig and its model.
+"""The rules of a state machine that every disk allows: operations on a rig and its model, a rule for each type.
 
 The machines (``test_model.py`` on a simulated disk, ``test_views.py`` on the real one) add how a store begins, and
-trouble.
+trouble. What the operations are made of is said in :mod:`fuzz.programs`, for the fuzzers that draw bytes as well.
 """
 
 from __future__ import annotations
@@ -9,123 +9,55 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fuzz.model import Spec
-from fuzz.model_handles import KEYS, LISTS, SCOPES
-from fuzz.model_rig import Rig
-from scopelog import Durability, OpenFailed
+from fuzz import programs
+from fuzz.actions import Commit, Delete, Flush, Operation, PassTime, Player, ReadAll, ReadPage, Reopen, Retire, Stage
 
-LEVELS = st.sampled_from([None, Durability.PROCESS, Durability.POWER])
-SIDS = st.sampled_from(["s", "s", "s", "Other/ß"])
-TEXT = st.text("abc \ud800é", max_size=4)
-TAGS = st.sampled_from([None, None, None, "t", "turn"])
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
-    max_leaves=4,
-)
+LEVELS = programs.LEVELS.strategy()
+SIDS = programs.SIDS.strategy()
+TAGS = programs.TAGS.strategy()
+WRITES = programs.WRITES.strategy()
+RETIREMENTS = programs.RETIREMENTS.strategy()
 
 
-@st.composite
-def list_writes(draw: st.DrawFn) -> Spec:
-    namespace, key = draw(st.sampled_from(LISTS))
-    op = draw(st.sampled_from(["append", "append", "append", "trim", "delete"]))
-    if op == "append":
-        return Spec(op, namespace, key, "list", draw(TEXT if key == "text" else JSON), draw(TAGS))
-    return Spec(op, namespace, key, "list", number=draw(st.integers(0, 40)) if op == "trim" else 0)
+def every(kind: type[Operation]) -> st.SearchStrategy[Operation]:
+    """All operations of a type."""
+    return programs.DOMAINS[kind].strategy()
 
 
-@st.composite
-def value_writes(draw: st.DrawFn) -> Spec:
-    op = draw(st.sampled_from(["set", "set", "delete"]))
-    return Spec(
-        op, draw(st.sampled_from("nm")), draw(st.sampled_from(KEYS)), "value", draw(JSON) if op == "set" else None
-    )
-
-
-WRITES = st.lists(list_writes() | value_writes(), min_size=1, max_size=4)
-RETIREMENTS = st.lists(
-    st.sampled_from(SCOPES[1:]).map(lambda scope: Spec("retire", retired=scope)), min_size=1, max_size=2
-)
-
-
-class SessionRules(RuleBasedStateMachine):
+class SessionRules(Player, RuleBasedStateMachine):
     """Sessions ``s`` and ``Other/ß`` of one store; ``s`` is open whenever the machine is up."""
-
-    rig: Rig
-
-    def ready(self, sid: str) -> None:
-        """Open the session if it is not open; while the disk fails that may take a heal."""
-        if sid in self.rig.sessions:
-            return
-        try:
-            self.rig.open(sid)
-        except OpenFailed:
-            assert self.rig.faulty
-            self.rig.heal()
-            self.rig.open(sid)
 
     # --- writes
 
-    @rule(sid=SIDS, scope=st.sampled_from(SCOPES), specs=WRITES, level=LEVELS)
-    def commit(self, sid: str, scope: str, specs: list[Spec], level: Durability | None) -> None:
-        self.ready(sid)
-        self.rig.commit(sid, scope, specs, level)
+    @rule(operation=every(Commit))
+    def commit(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(sid=SIDS, retirements=RETIREMENTS, before=st.just([]) | WRITES, after=st.just([]) | WRITES, level=LEVELS)
-    def retire(
-        self, sid: str, retirements: list[Spec], before: list[Spec], after: list[Spec], level: Durability | None
-    ) -> None:
-        self.ready(sid)
-        self.rig.commit(sid, "", [*before, *retirements, *after], level)
+    @rule(operation=every(Retire))
+    def retire(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(
-        sid=SIDS,
-        scope=st.sampled_from(SCOPES),
-        address=st.sampled_from(LISTS),
-        texts=st.lists(st.tuples(TEXT, TAGS), min_size=1, max_size=8),
-    )
-    def stage(self, sid: str, scope: str, address: tuple[str, str], texts: list[tuple[str, str | None]]) -> None:
-        self.ready(sid)
-        for text, tag in texts:
-            self.rig.stage(sid, scope, address[1], text, tag, address[0])
+    @rule(operation=every(Stage))
+    def stage(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(sid=SIDS, level=LEVELS)
-    def flush(self, sid: str, level: Durability | None) -> None:
-        self.ready(sid)
-        self.rig.flush(sid, level)
+    @rule(operation=every(Flush))
+    def flush(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(milliseconds=st.sampled_from([5, 15, 20, 60, 100, 300, 7000]))
-    def pass_time(self, milliseconds: int) -> None:
-        self.rig.advance(milliseconds)
+    @rule(operation=every(PassTime))
+    def pass_time(self, operation: Operation) -> None:
+        self.perform(operation)
 
     # --- reads
 
-    @rule(sid=SIDS, scope=st.sampled_from(SCOPES))
-    def read_all(self, sid: str, scope: str) -> None:
-        self.ready(sid)
-        self.rig.verify_shown(sid, scope)
+    @rule(operation=every(ReadAll))
+    def read_all(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(
-        sid=SIDS,
-        scope=st.sampled_from(SCOPES),
-        address=st.sampled_from(LISTS),
-        cursor=st.none() | st.integers(0, 60),
-        descending=st.booleans(),
-        limit=st.none() | st.integers(0, 5),
-        stop=TAGS,
-    )
-    def read_page(
-        self,
-        sid: str,
-        scope: str,
-        address: tuple[str, str],
-        cursor: int | None,
-        descending: bool,
-        limit: int | None,
-        stop: str | None,
-    ) -> None:
-        self.ready(sid)
-        self.rig.verify_page(sid, scope, *address, cursor, "desc" if descending else "asc", limit, stop)
+    @rule(operation=every(ReadPage))
+    def read_page(self, operation: Operation) -> None:
+        self.perform(operation)
 
     @invariant()
     def stored_as_promised(self) -> None:
@@ -134,24 +66,11 @@ class SessionRules(RuleBasedStateMachine):
 
     # --- handles
 
-    @rule(sid=SIDS)
-    def reopen(self, sid: str) -> None:
-        self.ready(sid)
-        self.rig.close(sid)
-        self.reopened()
-
-    def reopened(self, *, power: bool = False) -> None:
-        """Open what the machine works on."""
-        for sid in sorted({"s", *self.rig.models}):
-            if power:
-                self.rig.open(sid, power=True)
-            else:
-                self.ready(sid)
+    @rule(operation=every(Reopen))
+    def reopen(self, operation: Operation) -> None:
+        self.perform(operation)
 
     @precondition(lambda self: not self.rig.faulty)
-    @rule(sid=SIDS)
-    def delete(self, sid: str) -> None:
-        if sid in self.rig.sessions:
-            self.rig.close(sid)
-        self.rig.delete(sid)
-        self.reopened()
+    @rule(operation=every(Delete))
+    def delete(self, operation: Operation) -> None:
+        self.perform(operation)

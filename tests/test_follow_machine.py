@@ -13,6 +13,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from fuzz.actions import Delete, Operation
 from fuzz.model_handles import SCOPES, Settings, random_identities, steady_identities
 from fuzz.model_rig import Rig
 from fuzz.simdisk import KeepAll, LoseAll, Prefix, RandomLoss
@@ -184,10 +185,11 @@ class FollowMachine(SessionRules):
                 assert all(record in seen for record in there)
         self.reopened()
 
-    def delete(self, sid: str) -> None:
-        """Time passes: a session made anew in the same millisecond might be taken for the old one."""
-        self.rig.advance(1)
-        super().delete(sid)
+    def perform(self, operation: Operation) -> None:
+        """Time passes before a deletion: a session made anew in the same millisecond might be taken for the old one."""
+        if isinstance(operation, Delete):
+            self.rig.advance(1)
+        super().perform(operation)
 
     def teardown(self) -> None:
         random_identities()

@@ -6,48 +6,33 @@ commits that holds everything acknowledged at the level the event spares; see ``
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from fuzz.model import Spec
-from fuzz.model_handles import PATH, SCOPES, Settings, random_identities, steady_identities
+from fuzz.actions import (
+    Compact,
+    Copy,
+    CutPower,
+    Die,
+    Fail,
+    Fill,
+    Heal,
+    Kill,
+    LoseRetirement,
+    LoseSync,
+    Operation,
+    Reuse,
+    SecondHandle,
+)
+from fuzz.model_handles import Settings, random_identities, steady_identities
 from fuzz.model_rig import Rig
-from fuzz.simdisk import CrashPolicy, KeepAll, LoseAll, Prefix, RandomLoss, SimDisk
-from scopelog import Durability, OpenFailed, Store, StoreLocked
-from tests.model_machine import LEVELS, SIDS, WRITES, SessionRules
-
-POLICIES: st.SearchStrategy[CrashPolicy] = st.one_of(
-    st.builds(LoseAll),
-    st.builds(KeepAll),
-    st.builds(Prefix, st.integers(0, 6), st.none() | st.integers(0, 6)),
-    st.integers(0, 1 << 16).map(lambda seed: RandomLoss(Random(seed))),
-)
-FAULTS = st.sampled_from(
-    [
-        ("pwrite", errno.ENOSPC, False, None),
-        ("pwrite", errno.ENOSPC, True, None),
-        ("pwrite", errno.EIO, False, None),
-        ("pwrite", None, False, 7),
-        ("pwrite", errno.ENOSPC, False, 40),
-        ("pwrite", errno.EDQUOT, False, 1),
-        ("sync", errno.EIO, False, None),
-        ("sync", errno.EIO, False, None),
-        ("sync", errno.EIO, True, None),
-        ("sync_dir", errno.EIO, False, None),
-        ("unlink", errno.EACCES, False, None),
-        ("unlink", errno.EACCES, True, None),
-        ("rename", errno.EIO, False, None),
-        ("create", errno.EMFILE, False, None),
-        ("allocate", errno.ENOSPC, True, None),
-        ("truncate", errno.EIO, False, None),
-    ]
-)
+from fuzz.simdisk import SimDisk
+from scopelog import Durability
+from tests.model_machine import SessionRules, every
 
 
 class StoreMachine(SessionRules):
@@ -62,82 +47,72 @@ class StoreMachine(SessionRules):
         self.rig = Rig(Settings(durability, scope_durability, window_ms), SimDisk(preallocates=preallocates))
         self.rig.open("s")
 
-    # --- handles
+    # --- handles and growth
 
-    @rule()
-    def second_handle(self) -> None:
-        with pytest.raises(StoreLocked):
-            self.rig.open_store().session("s")
-        with Store.open(PATH, fs=self.rig.disk, clock=self.rig.clock) as second:
-            with pytest.raises(StoreLocked):
-                second.session("s")
-            with pytest.raises(StoreLocked if "s" in second.sessions() else OpenFailed):
-                second.delete_session("s")
+    @rule(operation=every(SecondHandle))
+    def second_handle(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    # --- growth
+    @rule(operation=every(Compact))
+    def compact(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(sid=SIDS, scope=st.sampled_from(SCOPES))
-    def compact(self, sid: str, scope: str) -> None:
-        self.ready(sid)
-        self.rig.compact(sid, scope)
+    @precondition(lambda self: not self.rig.faulty)
+    @rule(operation=every(Copy))
+    def copy(self, operation: Operation) -> None:
+        self.perform(operation)
+
+    @rule(operation=every(Reuse))
+    def reuse(self, operation: Operation) -> None:
+        self.perform(operation)
 
     # --- trouble
 
-    @rule(fault=FAULTS, nth=st.integers(1, 4))
-    def fail(self, fault: tuple[str, int | None, bool, int | None], nth: int) -> None:
-        op, code, persistent, short = fault
-        self.rig.leftovers = self.rig.leftovers or op == "unlink"
-        self.rig.disk.fail(op, nth, code, PATH, persistent, short)
-        self.rig.faulty = True
+    @rule(operation=every(Fail))
+    def fail(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(room=st.integers(0, 3000))
-    def fill(self, room: int) -> None:
-        self.rig.disk.capacity = self.rig.disk.used + room
-        self.rig.faulty = True
+    @rule(operation=every(Fill))
+    def fill(self, operation: Operation) -> None:
+        self.perform(operation)
 
     @precondition(lambda self: self.rig.faulty)
-    @rule()
-    def heal(self) -> None:
-        self.rig.heal()
+    @rule(operation=every(Heal))
+    def heal(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule()
-    def kill(self) -> None:
-        self.rig.kill()
-        self.reopened()
+    @rule(operation=every(Kill))
+    def kill(self, operation: Operation) -> None:
+        self.perform(operation)
 
-    @rule(policy=POLICIES)
-    def cut_power(self, policy: CrashPolicy) -> None:
-        self.rig.cut_power(policy)
-        self.reopened(power=True)
+    @rule(operation=every(CutPower))
+    def cut_power(self, operation: Operation) -> None:
+        self.perform(operation)
 
     @precondition(lambda self: not self.rig.faulty)
-    @rule(scope=st.sampled_from(SCOPES), specs=WRITES, policy=POLICIES)
-    def lose_a_sync(self, scope: str, specs: list[Spec], policy: CrashPolicy) -> None:
-        """A commit's sync fails; the log refuses until it is opened again; what is acknowledged then stays."""
-        self.rig.disk.fail("sync", path=PATH)
-        self.rig.faulty = True
-        self.rig.commit("s", scope, specs, Durability.POWER)
-        self.rig.disk.heal()
-        self.rig.commit("s", scope, specs, Durability.POWER)
-        self.rig.heal()
-        self.rig.commit("s", scope, specs, Durability.POWER)
-        self.rig.verify_stored("s")
-        self.cut_power(policy)
+    @rule(operation=every(LoseSync))
+    def lose_a_sync(self, operation: Operation) -> None:
+        self.perform(operation)
 
     @precondition(lambda self: not self.rig.faulty)
-    @rule(scope=st.sampled_from(SCOPES[1:]), specs=WRITES, level=LEVELS, policy=POLICIES)
-    def lose_a_retirement(self, scope: str, specs: list[Spec], level: Durability | None, policy: CrashPolicy) -> None:
-        """The power fails soon after a retirement: the life is over or goes on, as a whole."""
-        self.rig.commit("s", scope, specs, level)
-        self.rig.commit("s", "", [Spec("retire", retired=scope)])
-        self.rig.commit("s", scope, specs[:1])
-        self.cut_power(policy)
+    @rule(operation=every(LoseRetirement))
+    def lose_a_retirement(self, operation: Operation) -> None:
+        self.perform(operation)
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
             if self.rig.faulty:
                 self.rig.heal()
             self.rig.check()
+
+
+class DyingMachine(StoreMachine):
+    """Of calls made in the caller alone: a loop that dies with a process cannot be had here."""
+
+    @precondition(lambda self: not self.rig.faulty)
+    @rule(operation=every(Die))
+    def die(self, operation: Operation) -> None:
+        self.perform(operation)
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +122,7 @@ def consistency_check() -> Iterator[None]:
     random_identities()
 
 
-TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine = DyingMachine.TestCase
 TestStoreMachine.settings = settings(
     stateful_step_count=40, report_multiple_bugs=False, phases=[Phase.generate, Phase.shrink]
 )
