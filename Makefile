@@ -11,9 +11,10 @@ SEED ?= 0
 SECONDS ?= 20
 RESULTS ?=
 K ?=
+TARGET ?= scanner
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test campaign faults mutants lint format clean
+.PHONY: help demo test campaign faults fuzz mutants lint format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
@@ -29,6 +30,9 @@ campaign: $(VENV)/.dev ## the same at length, hours: 2,000 examples a property, 
 
 faults: $(VENV)/.dev ## every fault of the matrix with every rig that can run here, half an hour (SEED=n, SECONDS=s for each random part, RESULTS=file, K=expression)
 	$(BIN)/python -m fuzz.faults --seed $(SEED) --seconds $(SECONDS) $(if $(RESULTS),--write $(RESULTS)) $(if $(K),-k "$(K)")
+
+fuzz: $(VENV)/.fuzz ## let coverage guide a fuzzer through one target (TARGET=recovery, SECONDS=s; python -m fuzz.targets lists them)
+	$(BIN)/python -m fuzz.atheris_run $(TARGET) -- -max_total_time=$(SECONDS) $(ARGS)
 
 mutants: $(VENV)/.dev ## break the engine on purpose, one way after another: each must be caught by its tests
 	$(BIN)/python -m fuzz.mutants $(ARGS)
@@ -61,3 +65,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 		> $(VENV)/dev.txt  # what pip 25.1 and newer call --group dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli]' --requirement $(VENV)/dev.txt
 	@touch $@ $(VENV)/.cli
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
