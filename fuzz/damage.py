@@ -17,11 +17,23 @@ from scopelog_engine.frame import encode_cover, encode_frame
 from scopelog_engine.layout import KIND_BATCH, KIND_CLOSE, KIND_HEADER, KIND_INDEX
 
 EditKind = Literal[
-    "flip", "set", "cut", "zero", "insert", "drop", "repeat", "swap", "append zeros", "append", "cover", "splice"
+    "flip",
+    "set",
+    "cut",
+    "zero",
+    "insert",
+    "drop",
+    "repeat",
+    "swap",
+    "append zeros",
+    "append",
+    "cover",
+    "splice",
+    "graft",
 ]
 _KINDS: Final[tuple[EditKind, ...]] = (
     "flip", "flip", "set", "cut", "zero", "insert", "drop", "repeat", "swap", "append zeros", "append",
-    "cover", "splice",
+    "cover", "splice", "graft",
 )  # fmt: skip
 _LONG: Final = 1 << 16
 Field = Literal[
@@ -124,11 +136,19 @@ def _edited(data: bytes, edit: Edit) -> bytes:
         case "cover":
             return data + encode_cover(8 + length) + bytes(length)
         case "splice":
-            image = images()[length % len(images())]
-            source = image.files[image.logs[edit.other % len(image.logs)]]
+            source = _of_image(length, edit.other)
             start = edit.other * len(source) // _LONG
             return data[:at] + source[start : start + length] + data[at:]
+        case "graft":
+            return _grafted(data, _of_image(length, edit.other), edit)
     return data
+
+
+def _grafted(data: bytes, source: bytes, edit: Edit) -> bytes:
+    """It goes on with the frames of another log, each in the place where it stood there."""
+    frames = frames_of(source)
+    start = frames[edit.at % len(frames)].at
+    return data[:start].ljust(start, b"\0") + source[start:]
 
 
 def _moved(data: bytes, edit: Edit) -> bytes:

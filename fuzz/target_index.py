@@ -95,7 +95,7 @@ _EDITS: Final = Build(
 )
 INDEXES: Final[Domain[Pages | Raw | Stamped | Block]] = Either[Pages | Raw | Stamped | Block](
     Mapped(Blob(), Raw),
-    *[Build(Pages, edits=Many(_EDITS, 1, 3), apart=One(*[False] * 15, True))] * 4,
+    *[Build(Pages, edits=Many(_EDITS, 1, 3), apart=One(False, False, False, True))] * 4,
     *[Build(
         Block, number=Number(0, 63),
         changes=Many(Build(lambda a, b: (a, b), a=Number(0, 255), b=Number(0, 255)), 0, 4), seal=One(True, False),

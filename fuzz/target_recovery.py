@@ -29,7 +29,13 @@ from scopelog import (
     ephemeral,
     value,
 )
-from scopelog_engine.layout import SCOPE_SUFFIX, STORE_FILE, scope_file_name, session_dir_name
+from scopelog_engine.layout import (
+    SCOPE_SUFFIX,
+    STORE_FILE,
+    scope_file_name,
+    scope_file_sequence,
+    session_dir_name,
+)
 
 _PROBE: Final = value("fuzz", "probe")
 _REFUSALS: Final = (OpenFailed, CorruptLog, ReadFailed)
@@ -227,6 +233,7 @@ def _check_end(opened: Opened, before: dict[str, bytes], told: Told | None, imag
     mine = [(record.seq, record.value) for record in opened.records if record.scope is None]
     theirs = [(record.sequence, record.value) for record in records(told) or []]
     assert mine == theirs, "the records of main are not those of its chain"
+    _check_misplaced(opened, before, told, image)
     alive = {record.scope for record in opened.records if record.scope is not None}
     known: dict[str, list[list[int]]] = {}
     for sidecar, data in before.items():
@@ -235,6 +242,21 @@ def _check_end(opened: Opened, before: dict[str, bytes], told: Told | None, imag
     for scope in alive:
         seen = [record.seq for record in opened.records if record.scope == scope]
         assert any(seen == life[: len(seen)] for life in known.get(scope or "", [])), f"{scope!r}: no such life"
+
+
+def _check_misplaced(opened: Opened, before: dict[str, bytes], told: Told, image: Image) -> None:
+    """Sidecars of another name, of another session, or of a main log that is longer than ours are set aside."""
+    for name in image._replace(files=before).sidecars:
+        one = tell(before[name])
+        first = scope_file_sequence(name.rpartition("/")[2])
+        if one is None or first is None:
+            assert one is not None or name not in opened.files, f"{name} has no header, and is still there"
+            continue
+        header, main = one.header, told.header
+        ours = (header.kind, header.store, header.session) == ("scope", main.store, main.session)
+        last = max(told.frames[-1].last, main.high, main.floor)
+        if not ours or header.first != first or max(header.base, header.after) > last:
+            assert name not in opened.files, f"{name} does not belong here, and is still there"
 
 
 def _once_more(disk: SimDisk, session: str, opened: Opened) -> None:

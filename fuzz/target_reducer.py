@@ -210,6 +210,16 @@ def _check_folds(taken: list[Any], state: dict[str, Any]) -> None:
     assert repr(taken) == given, "joining has changed the frames"
     assert sum(count for _, count in joined) == len(taken), "originals are not accounted for"
     assert _spelled(fold([frame for frame, _ in joined])) == message, "joined, the frames are another message"
+    at = 0
+    for frame, many in joined:
+        pieces = [piece["delta"] for piece in taken[at : at + many]] if many > 1 else []
+        if pieces and all(map(_storable, pieces)):
+            assert _storable(frame["delta"]), "halves of a character have met, and are not one"
+        at += many
+
+
+def _storable(text: str) -> bool:
+    return _units(text).decode("utf-16-le", "surrogatepass") == text
 
 
 class _Replicated:
