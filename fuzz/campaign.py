@@ -65,30 +65,29 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(*rows, rig): the test provokes these rows of the fault matrix")
 
 
-def _mark(item: pytest.Item) -> tuple[tuple[int, ...], str] | None:
-    marks = [*item.iter_markers("fault")]
-    if not marks:
-        return None
-    rows = tuple(sorted({row for mark in marks for row in mark.args}))
-    rigs = "".join(sorted({str(mark.kwargs["rig"]) for mark in marks}))
-    return rows, rigs
+def _marks(item: pytest.Item) -> dict[int, str]:
+    """The rows that a test provokes, and by which rigs."""
+    rows: dict[int, str] = {}
+    for mark in item.iter_markers("fault"):
+        for row in mark.args:
+            rows[row] = "".join(sorted({*rows.get(row, ""), str(mark.kwargs["rig"])}))
+    return rows
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        found = _mark(item)
-        if found is not None and not (set(found[0]) <= set(ROWS) and set(found[1]) <= set(RIGS)):
+        found = _marks(item)
+        if not (set(found) <= set(ROWS) and set("".join(found.values())) <= set(RIGS)):
             raise pytest.UsageError(f"{item.nodeid}: no such row or rig: {found}")
 
 
 @pytest.fixture
 def campaign(request: pytest.FixtureRequest) -> Campaign:
-    mark = _mark(request.node)
     made = Campaign(
         seed=int(os.environ.get("SCOPELOG_SEED") or 0),
         full=bool(os.environ.get("SCOPELOG_FAULTS")),
         seconds=float(os.environ.get("SCOPELOG_SECONDS") or 20),
-        rows=mark[0] if mark is not None else (),
+        rows=tuple(sorted(_marks(request.node))),
     )
     request.node.stash[_CAMPAIGN] = made
     return made
@@ -105,14 +104,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if made is not None and report.failed and made.seeds_used:
         again = f"SCOPELOG_SEED={made.seeds_used[-1]} python -m pytest '{item.nodeid}'"
         report.sections.append(("seed", again))
-    path, mark = os.environ.get("SCOPELOG_FAULTS_REPORT"), _mark(item)
-    if not path or mark is None or not (report.when == "call" or report.failed or report.skipped):
+    path, rows = os.environ.get("SCOPELOG_FAULTS_REPORT"), _marks(item)
+    if not path or not rows or not (report.when == "call" or report.failed or report.skipped):
         return
-    rows, rigs = mark
     cases = dict.fromkeys(rows, 1) if made is None or not made.cases else made.cases
     line = {
         "test": item.nodeid,
-        "rig": rigs,
+        "rigs": rows,
         "cases": cases if report.passed else {row: cases.get(row, 0) if report.failed else 0 for row in rows},
         "outcome": report.outcome,
         "reason": report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else "",

@@ -61,10 +61,10 @@ class Tally:
 def tally(lines: Iterable[dict[str, Any]]) -> dict[tuple[int, str], Tally]:
     table: dict[tuple[int, str], Tally] = {}
     for line in lines:
-        for row, cases in line["cases"].items():
-            for rig in line["rig"]:
+        for row, rigs in line["rigs"].items():
+            for rig in rigs:
                 entry = table.setdefault((int(row), rig), Tally())
-                entry.cases += cases
+                entry.cases += line["cases"].get(row, 0)
                 entry.seeds += line["seeds"]
                 if line["outcome"] == "skipped":
                     entry.skipped[line["reason"]] = entry.skipped.get(line["reason"], 0) + 1
@@ -162,7 +162,8 @@ def document(
 ) -> str:
     """The whole of RESULTS.md."""
     total = sum(max(line["cases"].values(), default=0) for line in lines)
-    skips = sorted({(line["reason"], rig) for line in lines if line["outcome"] == "skipped" for rig in line["rig"]})
+    skipped = [line for line in lines if line["outcome"] == "skipped"]
+    skips = sorted({(line["reason"], rig) for line in skipped for rig in "".join(line["rigs"].values())})
     notes = sorted({(line["test"].split("::")[0], note) for line in lines for note in line["notes"]})
     parts = [
         "# What the fault rigs found",

@@ -29,7 +29,8 @@ from fuzz.target_wire import WIRES, check_wire
 REGRESSIONS: Final = Path(__file__).parent / "regressions"
 _ROWS_OF: Final = {
     "zero": 5, "set": 5, "append": 5, "append zeros": 6, "cover": 6, "flip": 9, "repeat": 10, "swap": 10, "splice": 10,
-    "graft": 10, "twice": 10, "previous": 10, "digest": 10, "foreign": 10, "exchange": 10, "bomb": 30, "raw": 30, "payload": 30,
+    "graft": 10, "twice": 10, "previous": 10, "digest": 10, "foreign": 10, "exchange": 10, "bomb": 30, "raw": 30,
+    "payload": 30,
 }  # fmt: skip
 """Which row of the fault matrix a kind of damage provokes."""
 
