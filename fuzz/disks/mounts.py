@@ -15,6 +15,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,6 +129,14 @@ def mounted(source: str, target: str, kind: str, options: str = "") -> Iterator[
         yield
     finally:
         unmount(target)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for images, in memory where that can be: a loop device passes each flush on to what it stands on."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="scopelog-disks-", dir=memory) as path:
+        yield Path(path)
 
 
 def make_image(path: str, kind: str, size: int, *options: str) -> None:

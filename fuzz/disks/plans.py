@@ -12,8 +12,8 @@ from fuzz.model import Op, Spec
 from fuzz.model_handles import KEYS, POWER, PROCESS, SCOPES
 from scopelog import Durability, OpenFailed, ReadFailed
 
-_TEXTS: Final = (3, 40, 700, 9_000, 20_000)  # characters of text: from a small frame to several pages
-_LOOSE: Final = (*("commit",) * 8, *("scope",) * 4, *("stage",) * 4, "advance", "read")
+_TEXTS: Final = (3, 40, 40, 700, 700, 3_000, 9_000)  # characters of text: from a small frame to pages
+_LOOSE: Final = (*("commit",) * 8, *("scope",) * 5, *("stage",) * 4, "advance", "read", "retire")
 _OPERATIONS: Final = (
     *("commit",) * 5,
     *("scope",) * 4,
@@ -186,6 +186,20 @@ def under_fault(seed: int, steps: int) -> Plan:
             play(rig, rng, 8)
 
     return plan
+
+
+def failed_sync(rig: DiskRig) -> None:
+    """The bytes of a commit do not reach the disk; the session is opened again and goes on behind them."""
+    rig.open()
+    rig.commit(SID, "", [put("a", 1), add("before")])
+    rig.faulty = True
+    rig.ask("fail")
+    assert not rig.commit(SID, "", [add("perhaps")], POWER)
+    assert not rig.commit(SID, "", [add("refused")], POWER)
+    rig.heal()
+    rig.commit(SID, "", [add("behind it")], POWER)
+    rig.commit(SID, "", [add("and again")], POWER)
+    rig.verify()
 
 
 def dead_disk(rig: DiskRig) -> None:

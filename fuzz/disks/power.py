@@ -21,7 +21,7 @@ from fuzz.disks.mounts import cut, loop_device, make_image, mount, unmount
 from fuzz.disks.worker import DiskRig, Outcome, Plan, Worker
 
 SIZES: Final = {"ext4": 24 << 20, "xfs": 320 << 20}
-FLAGS: Final = (0, 1, 1, 1, 2)  # all flushed, the journal alone, nothing
+FLAGS: Final = (0, 1, 1, 1, 1, 2)  # all flushed, the journal alone, nothing
 _PAGE: Final = 4096
 _RECENT: Final = 32 * _PAGE  # what was written last is most likely not on the disk yet
 _WRITE_AND_WAIT: Final = 2 | 4  # SYNC_FILE_RANGE_WRITE, _WAIT_AFTER
@@ -93,7 +93,7 @@ class Machine:
         The child is not asked: it goes on while its pages are written back and the file system goes down.
         """
         session, flags = worker.rig.directory, rng.choice(FLAGS)
-        messy = rng.random() < 0.8
+        messy = rng.random() < 0.9
 
         def power_off(told: int, models: bytes) -> bool:
             if told == after:

@@ -131,6 +131,11 @@ class StrictVolume:
         return Attr(node, False, self._files[node].size())
 
 
+def unsynced(disk: SimDisk) -> tuple[int, int]:
+    """How many files have changes that were not synced, and how many changes of names there are; see ``crash``."""
+    return len(disk._tree.changed_files()), len(disk._tree.pending)
+
+
 @contextmanager
 def strict(disk: SimDisk, target: str, *, direct: bool = False, flock: int | None = None) -> Iterator[Server]:
     """``disk`` mounted at ``target`` for the length of the block; its bytes stay as they are then."""

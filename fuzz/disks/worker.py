@@ -71,6 +71,11 @@ class DiskRig(Rig):
     def directory(self) -> Path:
         return Path(self.path) / f"{SID}.session"
 
+    @property
+    def retired(self) -> bool:
+        """Whether a life is over that a power cut may still bring back, or whose file it may leave."""
+        return any(life.ended for model in self.models.values() for lives in model.lives.values() for life in lives)
+
     def look(self) -> Image:
         """The session's files, read by the rig itself."""
         try:
