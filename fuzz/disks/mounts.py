@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import struct
@@ -34,32 +35,40 @@ _PACKAGES: Final = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
+@functools.cache
 def missing(*needs: str) -> str:
     """What this machine lacks for a rig, in words; empty if nothing. ``needs``: "fuse", "loop", "ext4", "xfs"."""
     if sys.platform != "linux":
         return "needs Linux"
     if os.geteuid() != 0:
         return "needs root: it mounts file systems"
-    lacking = [text for need in needs if (text := _lacks(need))]
-    return "; ".join(lacking) or _refused()
+    return "; ".join(text for need in needs if (text := _lacks(need))) or _refused()
 
 
 def _lacks(need: str) -> str:
     if need in ("fuse", "loop"):
         device = {"fuse": "/dev/fuse", "loop": "/dev/loop-control"}[need]
-        return "" if os.path.exists(device) else f"needs {device}"
-    if shutil.which(f"mkfs.{need}") is None:
+        return "" if os.access(device, os.R_OK | os.W_OK) else f"needs {device}"
+    if tool(f"mkfs.{need}") is None:
         return f"needs mkfs.{need} (package {_PACKAGES[need]})"
     known = Path("/proc/filesystems").read_text(encoding="ascii").split()
-    loadable = shutil.which("modprobe") is not None
-    return "" if need in known or loadable else f"needs a kernel with {need}"
+    return "" if need in known or tool("modprobe") is not None else f"needs a kernel with {need}"
+
+
+def tool(name: str) -> str | None:
+    """Where a program of the administrator's stands."""
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin")))
 
 
 def _refused() -> str:
-    """Whether root of this container may not mount: tried on a directory that nobody else sees."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    powers = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    return "" if powers >> 21 & 1 else "needs the right to mount (CAP_SYS_ADMIN)"
+    """Root of a container may not be allowed to mount: tried on a directory that nobody else knows."""
+    with tempfile.TemporaryDirectory() as path:
+        try:
+            mount("none", path, "tmpfs")
+        except OSError as error:
+            return f"needs the right to mount ({error.strerror})"
+        unmount(path)
+    return ""
 
 
 def _check(result: int, what: str) -> None:
@@ -144,7 +153,7 @@ def make_image(path: str, kind: str, size: int, *options: str) -> None:
     with open(path, "wb") as file:
         file.truncate(size)
     quiet = ["-q", "-F"] if kind == "ext4" else ["-q", "-f"]
-    subprocess.run([f"mkfs.{kind}", *quiet, *options, path], check=True, capture_output=True, timeout=60)
+    subprocess.run([tool(f"mkfs.{kind}") or kind, *quiet, *options, path], check=True, capture_output=True, timeout=60)
 
 
 def cut(target: str, flags: int) -> None:

@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 from fuzz.disks.mounts import cut, loop_device, make_image, mount, unmount
-from fuzz.disks.worker import DiskRig, Outcome, Plan, Worker
+from fuzz.disks.worker import Outcome, Plan, Worker
 
 SIZES: Final = {"ext4": 24 << 20, "xfs": 320 << 20}
 FLAGS: Final = (0, 1, 1, 1, 1, 2)  # all flushed, the journal alone, nothing
@@ -107,6 +107,7 @@ class Machine:
         before = self.cuts
         try:
             outcome = worker.run(plan)
+            assert self.cuts > before or outcome.end == "done", f"{outcome} before the cut"
         finally:
             worker.on_tell = lambda told, models: False
             if self.cuts == before and self.up:
@@ -131,7 +132,3 @@ def machine(kind: str, scratch: Path) -> Iterator[Machine]:
         stack.callback(made.stop)
         made.start()
         yield made
-
-
-def rig_on(made: Machine, rig: type[DiskRig] = DiskRig) -> Worker:
-    return Worker(rig(made.store()))

@@ -125,7 +125,7 @@ class Store:
         closed. ``scope``: records of that scope alone; of the session scope with all retirements, which are its writes.
 
         Raises :class:`NoSuchSession` unless there is a position (then the session is told to be gone),
-        :class:`InvalidInput` for a text that is no position.
+        :class:`ReadFailed`, :class:`InvalidInput` for a text that is no position.
         """
         if isinstance(position, str):
             position = Position.parse(position) if position else None  # '': a client that has none yet
@@ -171,7 +171,8 @@ class Store:
     def delete_session(self, session_id: str) -> None:
         """Remove every file of a session, for ever.
 
-        Raises :class:`NoSuchSession`, :class:`StoreLocked` while any handle owns it, :class:`WriteFailed`.
+        Raises :class:`NoSuchSession`, :class:`StoreLocked` while any handle owns it, :class:`WriteFailed`,
+        :class:`ReadFailed` where the disk does not say whether there is one.
         """
         self._store.delete_session(session_id)
 

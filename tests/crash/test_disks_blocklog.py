@@ -20,9 +20,6 @@ from fuzz.disks.worker import DiskRig, Plan, Worker
 from fuzz.model_handles import POWER, PROCESS, Settings
 from scopelog_engine.layout import MAGIC_TAIL
 
-LACKS = missing("fuse", "loop", "ext4")
-pytestmark = pytest.mark.skipif(bool(LACKS), reason=f"block log: {LACKS}")
-
 SETTINGS = (Settings(), Settings(PROCESS, PROCESS), Settings(POWER, POWER))
 
 
@@ -88,6 +85,8 @@ class Recorded:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
+    if lacks := missing("fuse", "loop", "ext4"):
+        pytest.skip(f"block log: {lacks}")
     with scratch() as directory:
         yield Bench(directory)
 

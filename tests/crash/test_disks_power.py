@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from random import Random
 
@@ -23,8 +24,7 @@ CUTS = 5
 
 @pytest.fixture(params=["ext4", "xfs"])
 def kind(request: pytest.FixtureRequest) -> str:
-    lacks = missing("loop", request.param)
-    if lacks:
+    if lacks := missing("loop", request.param):
         pytest.skip(f"power cuts of {request.param}: {lacks}")
     return str(request.param)
 
@@ -49,6 +49,7 @@ def test_cut_at_random_instants(kind: str, campaign: Campaign) -> None:
                 except AssertionError as error:
                     raise AssertionError(f"{kind}, seed {seed}, round {round_}: {error}") from error
             assert worker.run(survive).end == "done"
+            shutil.rmtree(worker.rig.path)  # room for the next
             seen += worker.seen
         cuts = disk.cuts
     campaign.count(seen["zeros"] + seen["hole"], rows=(6,))

@@ -25,9 +25,6 @@ from fuzz.model_handles import POWER, PROCESS, Settings
 from fuzz.simdisk import CrashPolicy, KeepAll, LoseAll, RandomLoss, SimDisk
 from scopelog import UnsupportedPlatform, WriteFailed
 
-LACKS = missing("fuse")
-pytestmark = pytest.mark.skipif(bool(LACKS), reason=f"strict FUSE: {LACKS}")
-
 SETTINGS = (Settings(), Settings(PROCESS, PROCESS), Settings(POWER, POWER))
 SLICE = 9
 """In an ordinary run every so manyth step of a script is a cut."""
@@ -71,6 +68,8 @@ class Fault:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
+    if lacks := missing("fuse"):
+        pytest.skip(f"strict FUSE: {lacks}")
     path = tmp_path / "mnt"
     path.mkdir()
     yield path
