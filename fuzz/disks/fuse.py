@@ -85,6 +85,7 @@ class Server:
         except BaseException:
             os.close(self._device)
             raise
+        self._mounted = True
         self._thread = threading.Thread(target=self._serve, name="fuse", daemon=True)
         self._thread.start()
 
@@ -92,9 +93,16 @@ class Server:
         """In a forked child, which does not serve: let go of the device."""
         os.close(self._device)
 
+    def abort(self) -> None:
+        """Unmount, and fail whatever is under way: not even SIGKILL ends a process whose request has been read here
+        and not answered. May be called twice."""
+        if self._mounted:
+            self._mounted = False
+            unmount(self._target, force=True)
+
     def stop(self) -> None:
         """Abort what is under way, unmount, and wait for the thread."""
-        unmount(self._target, force=True)
+        self.abort()
         self._thread.join(_JOIN_SECONDS)
         os.close(self._device)
         if self._thread.is_alive():

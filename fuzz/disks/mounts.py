@@ -30,6 +30,7 @@ _ATTEMPTS: Final = 20  # another process may take the free device first
 _MNT_FORCE: Final = 1
 _MNT_DETACH: Final = 2
 _SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
+PREFIX: Final = f"scopelog-disks-{os.getpid()}-"
 _PACKAGES: Final = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -144,7 +145,7 @@ def mounted(source: str, target: str, kind: str, options: str = "") -> Iterator[
 def scratch() -> Iterator[Path]:
     """A directory for images, in memory where that can be: a loop device passes each flush on to what it stands on."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="scopelog-disks-", dir=memory) as path:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=memory) as path:
         yield Path(path)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from fuzz.disks.evidence import Image, logs, nothing_cut_silently, shapes
+from fuzz.disks.fuse import Server
 from fuzz.model import Spec, units_from
 from fuzz.model_handles import POWER, Settings, scope_of
 from fuzz.model_rig import Rig
@@ -188,12 +189,12 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Worker:
-    """Runs plans in children, one after the other. ``forked`` is called in each first; ``locked``: each message is
+    """Runs plans in children, one after the other. ``server`` serves their disk. ``locked``: each message is
     answered, so that what ``on_tell`` (its number) sees is where the child stands; it returns True to kill the child.
     """
 
     rig: DiskRig
-    forked: Callable[[], None] = lambda: None
+    server: Server | None = None
     locked: bool = False
     asked: Callable[[str], None] = lambda what: None
     on_tell: Callable[[int, bytes], bool] = lambda number, models: False
@@ -211,10 +212,23 @@ class Worker:
         try:
             outcome = self._listen(here, pid)
         finally:
-            _reap(pid, kill=True)
+            self._reap(pid)
             here.close()
         assert outcome.end != "failed", outcome.text
         return outcome
+
+    def _reap(self, pid: int) -> None:
+        """Kill the child, if it is not over yet, and wait for its end; where its disk hangs, that is aborted."""
+        handle = os.pidfd_open(pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            if not _ended(handle) and self.server is not None:
+                self.server.abort()
+            if not _ended(handle):
+                raise RuntimeError(f"the child {pid} does not end: a file system hangs")
+            os.waitpid(pid, 0)
+        finally:
+            os.close(handle)
 
     def _listen(self, pipe: Connection, pid: int) -> Outcome:
         told, killed = 0, False
@@ -251,7 +265,8 @@ def _child(worker: Worker, pipe: Connection, parents: Connection, plan: Plan) ->
     """Never returns."""
     try:
         parents.close()
-        worker.forked()
+        if worker.server is not None:
+            worker.server.forked()
         units_from(worker._round * _UNITS)
 
         def send(kind: str, body: object) -> None:
@@ -276,15 +291,6 @@ def _child(worker: Worker, pipe: Connection, parents: Connection, plan: Plan) ->
         os._exit(0)
 
 
-def _reap(pid: int, *, kill: bool) -> None:
-    """Wait for a child's end, killed if it is not over yet; not for ever, should the kernel hold it."""
-    handle = os.pidfd_open(pid)
-    try:
-        if kill:
-            os.kill(pid, signal.SIGKILL)
-        ended, _, _ = select.select([handle], [], [], _HANG_SECONDS)
-        if not ended:
-            raise RuntimeError(f"the child {pid} does not end: a file system hangs")
-        os.waitpid(pid, 0)
-    finally:
-        os.close(handle)
+def _ended(handle: int) -> bool:
+    """Whether a process comes to its end soon."""
+    return bool(select.select([handle], [], [], _HANG_SECONDS)[0])

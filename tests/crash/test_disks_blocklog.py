@@ -57,7 +57,7 @@ class Recorded:
 
         self.worker.on_tell, self.worker.asked = note, self.asked
         with bench.running(self.device) as server:
-            self.worker.forked = server.forked
+            self.worker.server = server
             self.first = self.device.position
             known.append((0, pickle.dumps({})))
             self.outcome = self.worker.run(plan)

@@ -40,7 +40,7 @@ class Mount:
 
     def run(self, disk: SimDisk, plan: Plan, *, direct: bool = False, flock: int | None = None) -> Outcome:
         with strict(disk, str(self.directory), direct=direct, flock=flock) as server:
-            self.worker.forked = server.forked
+            self.worker.server = server
             return self.worker.run(plan)
 
 
