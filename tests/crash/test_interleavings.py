@@ -1,9 +1,9 @@
 """Actors of one session in every order of their file operations, and crowds of them in random ones.
 
 All orders of a scenario are run where that is possible (``None`` in FULL), each class of orders that differ only in
-steps that commute once; else all orders with so many preemptions. What every run is held against stands in
-:mod:`fuzz.ledger`; the images that a kill or a power cut would leave are recovered from as well. An ordinary run makes
-the first of the orders with one preemption.
+steps that commute once; else all orders with so many preemptions, and random ones. What every run is held against
+stands in :mod:`fuzz.ledger`; the images that a kill or a power cut would leave are recovered from as well. An ordinary
+run makes the first of the orders with one preemption.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from fuzz.simdisk import SimDisk
 from scopelog import ManualClock, Store, list_of
 
 FULL: Final[dict[str, int | None]] = {
-    "committer+retirer+reader": None,
-    "committer+compactor+reader": None,
+    "committer+retirer+reader": 2,
+    "committer+compactor+reader": 1,
     "flusher+committer+retirer": None,
-    "flusher+compactor+retirer": 2,
+    "flusher+compactor+retirer": 1,
     "flusher+committer+closer": None,
     "committer+committer+closer": None,
-    "stager+retirer+reuser": None,
-    "compactor+retirer+follower": 2,
+    "stager+retirer+reuser": 2,
+    "compactor+retirer+follower": 1,
     "committer+retirer+closer at process": None,
     "committer+watcher+closer": None,
 }
-SLICE: Final = 50
+SLICE: Final = 36
+RANDOM: Final = 1000  # orders, half of them with every lock that is taken as a step, where not all were run
 INTERRUPTED: Final = (
     "flusher+committer+retirer",
     "stager+retirer+reuser",
@@ -75,19 +76,22 @@ def test_every_order(name: str, campaign: Campaign) -> None:
     scenario = SCENARIOS[name]
     bound = FULL[name] if campaign.full else 1
     orders = Orders(bound)
-    verdicts = Verdicts(every=7 if campaign.full else 6, states=4 if campaign.full else 2)
+    verdicts = Verdicts(every=7 if campaign.full else 6, states=8 if campaign.full else 5)
     steps = set()
     for choose in islice(orders, None if campaign.full else SLICE):
         world = run(name, scenario, choose, verdicts)
         steps.add(world.now)
-    campaign.count(orders.counted, rows=rows_of(name))
+    more = RANDOM if campaign.full and bound is not None else 0
+    for seed in range(more):
+        run(f"{name}, random order {seed}", scenario, at_random(Random(seed)), verdicts, fine=seed % 2 > 0)
+    campaign.count(orders.counted + more, rows=rows_of(name))
     campaign.count(verdicts.recovered, rows=(1,))
     assert orders.complete or not campaign.full
     if campaign.full:
         kind = "of all orders, one of each class" if bound is None else f"all orders with {bound} preemptions"
         campaign.note(
             f"{name}: {orders.counted:,} orders of {min(steps)} to {max(steps)} steps ({kind}), "
-            f"{orders.redundant} redundant, {verdicts.recovered:,} images recovered from"
+            f"{orders.redundant} redundant, {more:,} random ones, {verdicts.recovered:,} images recovered from"
         )
 
 
@@ -114,9 +118,9 @@ def test_an_interruption_at_every_park(name: str, campaign: Campaign) -> None:
 @pytest.mark.fault(1, 28, 33, 35, 38, rig="S")
 def test_crowds(campaign: Campaign) -> None:
     """Five to nine actors in a random order; also with faults of the disk, and an interruption."""
-    verdicts = Verdicts(every=8, states=2)
+    verdicts = Verdicts(every=4 if campaign.full else 8, states=5)
     runs = steps = interruptions = 0
-    for seed in campaign.seeds(40):
+    for seed in campaign.seeds(24):
         world = run_seed(seed, verdicts)
         runs += 1
         steps += world.now
@@ -134,7 +138,7 @@ def test_handles_that_open_the_same_session(roles: str, campaign: Campaign) -> N
     disk = SimDisk()
     with Store.open(PATH, fs=disk, clock=ManualClock()) as store, store.session(SID) as session:
         session.commit([list_of("n", "plain").append("base")])
-    orders = Orders(({"oo": 3, "od": None, "ood": 2} if campaign.full else {"oo": 1, "od": 1, "ood": 1})[roles])
+    orders = Orders(({"oo": 2, "od": None, "ood": 1} if campaign.full else {"oo": 1, "od": 1, "ood": 1})[roles])
     refusals = 0
     for choose in islice(orders, None if campaign.full else SLICE):
         refusals += openers.run(roles, roles, choose, disk.copy(), ["base"]).refusals
