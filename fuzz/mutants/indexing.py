@@ -296,7 +296,7 @@ INDEXING: Final = (
         ("tests/test_index.py::test_a_deleted_session_leaves_nothing_in_the_index",),
     ),
     Mutant(
-        "run-in-the-background-at-another-users",
+        "index-in-the-store-of-another-user",
         "Root makes files in the index of a store that belongs to somebody else.",
         "F12, I8",
         (21,),
@@ -307,6 +307,6 @@ INDEXING: Final = (
                 "return True",
             ),
         ),
-        ("tests/test_index_damage.py::test_root_leaves_the_index_to_whom_the_store_belongs",),
+        ("tests/crash/test_mutants_found.py::test_no_index_is_made_in_a_store_of_somebody_else",),
     ),
 )

@@ -194,10 +194,7 @@ RECOVERING: Final = (
                 "_set_aside(fs, path, str(error), report)",
             ),
         ),
-        (
-            "tests/test_read_errors.py::test_sidecar_that_cannot_be_read_never_touches_main[closed-False]",
-            "tests/test_permissions.py::test_missing_permission_for_a_sidecar_is_no_trouble_for_main",
-        ),
+        ("tests/test_read_errors.py::test_sidecar_that_cannot_be_read_never_touches_main[closed-False]",),
     ),
     Mutant(
         "base-ignored",

@@ -42,6 +42,7 @@ def test_an_ordinary_life(store_path: Path) -> None:
             session.compact()
             session.commit([CHAT.append({"n": 4})])
             session.append(text, "a new life")
+            session.flush()
         with store.reader("s") as reader:
             assert [e.element["n"] for e in reader.read(CHAT)] == [1, 2, 3, 4]
             assert [e.element for e in reader.read(text)] == ["a new life"]

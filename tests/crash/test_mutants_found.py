@@ -722,6 +722,17 @@ def test_an_index_that_was_moved_here_from_another_store_is_not_opened(tmp_path:
         assert not store.index_state()["present"]
 
 
+@pytest.mark.fault(21, rig="M")
+def test_no_index_is_made_in_a_store_of_somebody_else(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write anywhere, and would lock the store's owner out of what it has made there."""
+    somebody = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: somebody)
+    with Store.open(store_path, clock=ManualClock()) as store:
+        assert store._store.index is not None
+        assert not store._store.index.put_entries({"s.session": b"x"}, create=True)
+        assert not (store_path / "index").exists()
+
+
 @pytest.mark.fault(22, rig="M")
 def test_a_data_file_is_as_long_as_its_meta_page_says(tmp_path: Path) -> None:
     """Held before anything else is read: pages that are missing may be in no tree, and LMDB writes to them."""
