@@ -7,6 +7,7 @@ Joined elements are held against the run of originals they stand for.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -23,10 +24,10 @@ def unit() -> int:
     return next(_units)
 
 
-def units_from(first: int) -> None:
-    """In a child process: count from ``first`` on, so that no number is given twice to one model."""
+def units_of_this_process() -> None:
+    """From here on such numbers are this process's own: a model may be handed on from one to another."""
     global _units
-    _units = itertools.count(first)
+    _units = itertools.count((os.getpid() << 32) + 1)
 
 
 class Spec(NamedTuple):

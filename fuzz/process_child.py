@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from fuzz import ptrace
-from fuzz.model import Spec
+from fuzz.model import Spec, units_of_this_process
 from fuzz.model_handles import POWER, PROCESS, Settings
 from fuzz.process_rig import SID, ProcessRig, Told
 
@@ -198,6 +198,7 @@ def random_scenario(seed: int) -> Scenario:
 
 def perform(rig: ProcessRig, scenario: Scenario) -> None:
     """Both parts; what was acknowledged is told after every step, before the next one."""
+    units_of_this_process()
     for step in scenario.before:
         step(rig)
     rig.acknowledged()

@@ -221,7 +221,9 @@ def survive(path: str, settings: Settings, state: State, *, more: bool = True) -
     rig.open(SID)
     after = rig.observe(SID)
     assert (before or {"": []}) == (after or {"": []}), "a reader without the lock has the same verdict"
-    nothing_cut_silently(left, files_of(path))
+    now = files_of(path)
+    nothing_cut_silently(left, now)
+    assert not [name for name in now if name.endswith(".tmp")], f"left over: {[*now]}"
     rig.verify()
     if more:
         rig.commit(

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from fuzz.disks.evidence import Image, logs, nothing_cut_silently, shapes
 from fuzz.disks.fuse import Server
-from fuzz.model import Spec, units_from
+from fuzz.model import Spec, units_of_this_process
 from fuzz.model_handles import POWER, Settings, scope_of
 from fuzz.model_rig import Rig
 from scopelog import CorruptLog, Durability, Json, ScopelogError, Session, Store
@@ -36,7 +36,6 @@ from scopelog_engine.fs import FileSystem
 
 SID: Final = "s"
 _HANG_SECONDS: Final = 60
-_UNITS: Final = 1_000_000  # more than one child uses
 
 
 class Down(BaseException):
@@ -199,11 +198,9 @@ class Worker:
     asked: Callable[[str], None] = lambda what: None
     on_tell: Callable[[int, bytes], bool] = lambda number, models: False
     seen: Counter[str] = field(default_factory=Counter)
-    _round: int = 0
 
     def run(self, plan: Plan) -> Outcome:
         """Fork a child that does ``plan``. Raises AssertionError with the child's own words if it failed."""
-        self._round += 1
         here, there = Pipe()
         pid = os.fork()
         if pid == 0:
@@ -267,7 +264,7 @@ def _child(worker: Worker, pipe: Connection, parents: Connection, plan: Plan) ->
         parents.close()
         if worker.server is not None:
             worker.server.forked()
-        units_from(worker._round * _UNITS)
+        units_of_this_process()
 
         def send(kind: str, body: object) -> None:
             pipe.send((kind, body))

@@ -30,7 +30,11 @@ RECOVERING = Scenario((), (opened,), torn=True)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_every_call(name: str, campaign: Campaign, where: str) -> None:
     place = Place(where, name, SCENARIOS[name])
-    for case in some(kills(place.calls), 2, campaign):
+    cases = [*kills(place.calls)]
+    if not campaign.full:  # where most can go wrong, and one elsewhere
+        halves = [case for case in cases if case.action.then_kill and case.action.limit > 1]
+        cases = [*[case for case in cases if case.call.name == "rename"][:2], *halves[:1], *some(cases, 1, campaign)]
+    for case in cases:
         place.kill(case)
         campaign.count()
 
