@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import zstandard
 
+from fuzz.limits import apart
 from fuzz.simdisk import SimDisk
 from scopelog import ManualClock, OpenFailed, ReadFailed, ScopelogError, Store, WriteFailed
+from scopelog_engine.codec import BadPayload, _codec, compress, decompress
 from scopelog_engine.layout import LOCK_FILE, MAIN_FILE
 
 from .stores import CHAT, DELTAS, MAIN, MESSAGES, bare, image_of
@@ -129,3 +135,44 @@ def test_a_closing_frame_that_cannot_be_written_for_want_of_a_read_is_no_loss() 
     with store.session(CHAT) as session:
         assert not session.recovery
         assert [element.element for element in session.read(MESSAGES)] == ["one"]
+
+
+@pytest.mark.fault(34, rig="R")
+@pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited on Linux alone")
+def test_want_of_memory_in_zstd_is_a_memory_error_and_no_damage() -> None:
+    """A commit raised ``ZstdError``, which no caller expects, where the library found no memory for its tables. Had a
+    read met the same, its frame would have been called damaged."""
+    raw = Random(1).randbytes(300_000).hex().encode()
+
+    def work() -> list[str]:
+        told: list[str] = []
+        compress(b"imported and set up" * 1000)
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        for more in range(0, 2 << 20, 1 << 17):
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
+            try:
+                compress(raw)
+            except (MemoryError, zstandard.ZstdError) as error:
+                told.append(type(error).__name__)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        return told
+
+    told = apart(work)[0]
+    assert isinstance(told, list) and set(told) == {"MemoryError"}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"), [("Allocation error : not enough memory", MemoryError), ("Src size is incorrect", BadPayload)]
+)
+def test_only_want_of_memory_is_taken_for_it(
+    text: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def decompress(self, *_: object, **__: object) -> bytes:
+            raise zstandard.ZstdError(f"decompression error: {text}")
+
+    whole = compress(b"some text")
+    monkeypatch.setattr(_codec, "decompressor", Failing())
+    with pytest.raises(error):
+        decompress(whole, 9, 100)

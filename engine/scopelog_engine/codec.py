@@ -16,6 +16,7 @@ _WAITING: Final = 3  # under 1 KiB, and somebody waits for it: 4 us
 _PATIENT: Final = 13  # under 1 KiB in the background: 3 % smaller, since it entropy-codes the shortest texts too
 _STEPS: Final = ((8 * 1024, 12), (128 * 1024, 6), (1 << 62, 3))  # sizes below, level
 _SMALL: Final = 1024
+_NO_MEMORY: Final = "not enough memory"
 
 
 class BadPayload(ValueError):
@@ -48,7 +49,15 @@ def compress(raw: bytes, *, waiting: bool = False, crowd: bool = False) -> bytes
         level = _WAITING if waiting else _PATIENT
     else:
         level = next(level for below, level in _STEPS if size < below)
-    return _codec.compressor(level).compress(raw)
+    try:
+        return _codec.compressor(level).compress(raw)
+    except zstandard.ZstdError as error:
+        raise _of_memory(error) or error from None
+
+
+def _of_memory(error: zstandard.ZstdError) -> MemoryError | None:
+    """Want of memory is told by the library in the words of its C part alone, and is no fault of any frame."""
+    return MemoryError(str(error)) if _NO_MEMORY in str(error) else None
 
 
 def decompress(payload: bytes, raw_length: int, limit: int) -> bytes:
@@ -68,7 +77,7 @@ def decompress(payload: bytes, raw_length: int, limit: int) -> bytes:
             raise BadPayload(f"the frame needs dictionary {parameters.dict_id}, which is not here")
         raw = _codec.decompressor.decompress(payload, max_output_size=raw_length, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise BadPayload(str(error)) from error
+        raise _of_memory(error) or BadPayload(str(error)) from error
     if len(raw) != raw_length:
         raise BadPayload(f"{len(raw)} bytes came out, {raw_length} were promised")
     return raw
