@@ -175,7 +175,7 @@ def test_a_checkpoint_killed_at_every_call_costs_the_index_alone(
     place = Place(where, "checkpoint", scenario)
     paths = {call.path for call in place.calls if call.name in ("pwrite64", "fdatasync", "pwritev")}
     assert any(path.endswith("data.mdb") for path in paths), paths
-    for case in some(kills(place.calls), 5, campaign):
+    for case in some(kills(place.calls), 3, campaign):
         place.lay()
         outcome = place.attempt(case.plan())
         assert outcome.ended.signal == 9 and outcome.state is not None, f"{case}: {outcome}"

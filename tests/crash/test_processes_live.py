@@ -42,14 +42,14 @@ def beside(name: str, scenario: Scenario, where: str, every: int, copies: bool) 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_readers_look_at_every_call_of_the_writer(name: str, campaign: Campaign, where: str) -> None:
     """While it appends, recovers what is torn, retires, rotates, compacts and deletes: whole commits, no errors."""
-    campaign.count(beside(name, SCENARIOS[name], where, 1 if campaign.full else 6, copies=False))
+    campaign.count(beside(name, SCENARIOS[name], where, 1 if campaign.full else 9, copies=False))
 
 
 @watched
 @pytest.mark.fault(37, rig="K")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_copy_made_at_every_call_of_the_writer(name: str, campaign: Campaign, where: str) -> None:
-    campaign.count(beside(name, SCENARIOS[name], where, 1 if campaign.full else 11, copies=True))
+    campaign.count(beside(name, SCENARIOS[name], where, 1 if campaign.full else 17, copies=True))
 
 
 @watched

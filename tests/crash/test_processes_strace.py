@@ -98,7 +98,7 @@ def places(where: str, name: str, calls: Iterable[str]) -> list[tuple[str, str, 
 @pytest.mark.fault(1, rig="K")
 def test_killed_by_strace(campaign: Campaign, where: str) -> None:
     scenarios = some(["reuse", "windows at power", "reopen", "compaction"], 1, campaign)
-    for name, call, nth in some(chain.from_iterable(places(where, name, CALLS) for name in scenarios), 2, campaign):
+    for name, call, nth in some(chain.from_iterable(places(where, name, CALLS) for name in scenarios), 1, campaign):
         done, _ = traced(where, name, "-e", f"inject={call}:signal=SIGKILL:when={nth}")
         assert done.returncode in KILLED, f"{name}, {call} {nth}: {done}"
         try:
@@ -113,7 +113,7 @@ def test_failed_by_strace(campaign: Campaign, where: str) -> None:
     errors = {"fdatasync": ("EIO", 15), "fsync": ("EIO", 15), "pwrite64": ("ENOSPC", 17), "ftruncate": ("EIO", 19)}
     errors |= {"rename": ("EROFS", 21), "unlink": ("EACCES", 21), "fallocate": ("EDQUOT", 19)}
     scenarios = some(["compaction", "reuse"], 1, campaign)
-    for name, call, nth in some(chain.from_iterable(places(where, name, errors) for name in scenarios), 2, campaign):
+    for name, call, nth in some(chain.from_iterable(places(where, name, errors) for name in scenarios), 1, campaign):
         error, row = errors[call]
         done, _ = traced(where, name, "-e", f"inject={call}:error={error}:when={nth}", faulty=True)
         assert done.returncode == 0, f"{name}, {call} {nth} {error}: {done.stderr}"
