@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
+_MOST_MS = 2**53  # beyond all dates
 _AFTER_FAILURE = 1.0  # seconds until a callback that failed is called again
 
 
@@ -34,6 +36,15 @@ class Clock(Protocol):
     def wall_ms(self) -> int: ...
 
     def alarm(self, callback: Callable[[], float | None]) -> Alarm: ...
+
+
+def wall_time(clock: Clock) -> int:
+    """The wall clock's time in whole ms. It is data alone, so a clock that says what is no time must not stop a write:
+    that is 0 then."""
+    now: float = clock.wall_ms()
+    if type(now) is not int:
+        now = int(now) if math.isfinite(now) else 0
+    return now if -_MOST_MS < now < _MOST_MS else 0
 
 
 class SystemClock:

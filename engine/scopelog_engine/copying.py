@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from .clock import Clock
+from .clock import Clock, wall_time
 from .compact import Rewrite
 from .errors import InvalidInput, NoSuchSession, WriteFailed
 from .fs import FileSystem
@@ -78,7 +78,7 @@ def _write(store: Home, reader: Reader, directory: str, new: str, end: int) -> N
     view = reader.main
     old = view.header
     header = msgspec.structs.replace(
-        new_header(KIND_MAIN, store.identity, session=new, time=store.clock.wall_ms()),
+        new_header(KIND_MAIN, store.identity, session=new, time=wall_time(store.clock)),
         limits=old.limits,
         floor=end,  # retirements are left out
         updated=totals_of(view).time if end == reader.last_sequence(SESSION) else 0,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from .clock import wall_time
 from .durability import Durability
 from .errors import CoalescerFailed, HandleFenced, OutcomeUnknown, ScopelogError, WriteFailed
 from .feeds import EndReason
@@ -313,7 +314,7 @@ class Storing(Looping):
                 self._anchor(log)
             if log is not None:
                 if lines:
-                    log.append(lines, self._env.clock.wall_ms(), sync=sync, crowd=len(self._work) > _CROWD)
+                    log.append(lines, wall_time(self._env.clock), sync=sync, crowd=len(self._work) > _CROWD)
                 elif sync:
                     log.sync()
         except ScopelogError as failure:
@@ -337,7 +338,7 @@ class Storing(Looping):
             if self._main.log is None:
                 born = self._new_log(self._main, 0)
                 try:
-                    born.append([], env.clock.wall_ms(), sync=True)
+                    born.append([], wall_time(env.clock), sync=True)
                 finally:
                     if born.born:
                         self._main.log = born
@@ -349,7 +350,7 @@ class Storing(Looping):
             env.identity,
             session=self.session,
             scope=state.scope,
-            time=env.clock.wall_ms(),
+            time=wall_time(env.clock),
             base=base,
             first=0 if main else first,
             after=0 if main else max(self._undurable.get(state.scope, 0), self._doubtful()),

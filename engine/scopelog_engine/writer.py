@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .clock import wall_time
 from .durability import Durability
 from .elements import NOT_PLAIN, SHALLOW_BYTES, Json, decode_json, encode_json, freeze
 from .errors import (
@@ -135,7 +136,7 @@ class Writer(Watching):
 
     def wall_ms(self) -> int:
         """Wall-clock time in ms since 1970, by the store's clock."""
-        return self._env.clock.wall_ms()
+        return wall_time(self._env.clock)
 
     def append(self, place: Place, element: Json, tag: str | None = None, wait: bool = True) -> int:
         """Stage an element through the window and return its sequence; 0, not ``wait``, where it would have to wait
