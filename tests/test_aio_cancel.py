@@ -217,6 +217,7 @@ def sweep(
     raise AssertionError("no end of suspensions")
 
 
+@pytest.mark.fault(35, rig="S")
 @pytest.mark.parametrize("slow", [False, True], ids=["quick", "slow"])
 @pytest.mark.parametrize("way", [*WAYS, CLOSED])
 @pytest.mark.parametrize("name", WRITES)
@@ -352,6 +353,7 @@ async def _reopened(rig: AioRig) -> list[Json]:
 # --- with failing disks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(35, rig="S")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("slow", [False, True], ids=["quick", "slow"])
 def test_a_cancelled_commit_whose_write_fails_is_cancelled(

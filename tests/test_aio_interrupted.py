@@ -136,6 +136,7 @@ def every(patch: pytest.MonkeyPatch, name: str, error: type[BaseException], stri
     raise AssertionError("no end of places")
 
 
+@pytest.mark.fault(34, 35, rig="S")
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", GROUPS)
 def test_an_exception_at_the_entry_of_every_function_while_a_loop_leads(
@@ -229,6 +230,7 @@ def test_an_error_in_answering_one_task_is_that_tasks_alone(
         rig.check_sound()
 
 
+@pytest.mark.fault(34, rig="S")
 @pytest.mark.parametrize("name", GROUPS)
 def test_want_of_memory_at_the_entry_of_every_function_of_a_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert every(monkeypatch, name, MemoryError, STRIDE, slow=True) >= 20

@@ -75,6 +75,7 @@ def test_one_slow_sync_does_not_make_a_disk_slow() -> None:
         assert pace.quick
 
 
+@pytest.mark.fault(28, rig="S")
 def test_a_loop_is_not_held_by_a_disk_that_is_known_to_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """By no call: not by a new session's first element either, before which its epoch is noted and synced."""
     with AioRig(monkeypatch) as rig:
@@ -106,6 +107,7 @@ def test_a_loop_is_not_held_by_a_disk_that_is_known_to_be_slow(monkeypatch: pyte
         assert rig.time.held == 0.0
 
 
+@pytest.mark.fault(28, rig="S")
 @pytest.mark.parametrize("in_loop", [False, True], ids=["threads", "loop"])
 def test_a_slow_sync_of_one_session_does_not_delay_the_windows_of_others(
     in_loop: bool, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +152,7 @@ def test_a_slow_sync_of_one_session_does_not_delay_the_windows_of_others(
         rig.check_sound()
 
 
+@pytest.mark.fault(28, rig="S")
 def test_a_failed_window_is_told_to_the_next_call_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a window that a loop stores: its failure is raised once, and space coming back heals it."""
     with AioRig(monkeypatch) as rig:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from fuzz.campaign import Campaign
 from fuzz.model import Spec
 from fuzz.model_handles import POWER, PROCESS, Settings, random_identities, steady_identities
 from fuzz.model_rig import Rig
@@ -240,8 +241,9 @@ def test_a_script_survives_without_a_crash() -> None:
         rig.check()
 
 
+@pytest.mark.fault(11, 12, 13, rig="S")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_crash_point(name: str) -> None:
+def test_every_crash_point(name: str, campaign: Campaign) -> None:
     scenario = SCENARIOS[name]
     whole = start(scenario)
     base, told = whole.disk.steps, len(whole.disk.trace)
@@ -272,3 +274,4 @@ def test_every_crash_point(name: str) -> None:
                     survive(rig.fork(disk), power, repairs)
                 except (AssertionError, ScopelogError, OSError) as error:
                     raise AssertionError(f"{name}, step {number} {step}, {mode} {count}, {state}: {error!r}") from error
+    campaign.count(len(seen))

@@ -266,6 +266,7 @@ def test_a_flusher_that_could_not_be_started_is_started_by_a_later_window(
         session.close()
 
 
+@pytest.mark.fault(28, rig="S")
 def test_an_alarm_survives_a_callback_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Want of memory in the one thread that keeps all deadlines killed it: silently, and for the whole store."""
     monkeypatch.setattr("scopelog_engine.clock._AFTER_FAILURE", 0.0)
@@ -285,6 +286,7 @@ def test_an_alarm_survives_a_callback_that_raises(monkeypatch: pytest.MonkeyPatc
     alarm.close()
 
 
+@pytest.mark.fault(28, rig="S")
 def test_an_error_in_the_flusher_is_raised_at_the_next_call_and_spares_other_sessions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

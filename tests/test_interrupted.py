@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
+from fuzz.campaign import Campaign
 from fuzz.simdisk import SimDisk
 from scopelog import Durability, HandleClosed, Json, ManualClock, Store, WriteFailed, ephemeral, list_of, value
 
@@ -30,6 +31,7 @@ OUT: Final = SCOPE.list_of("op", "out")
 OTHER: Final = ephemeral("op-2").list_of("op", "out")
 MAYBE: Final = "maybe"  # what the interrupted call writes: stored once if it returned, at most once if it did not
 ERRORS: Final[tuple[type[BaseException], ...]] = (KeyboardInterrupt, MemoryError)
+ROWS: Final[dict[type[BaseException], tuple[int, ...]]] = {KeyboardInterrupt: (35,), MemoryError: (34,)}
 T = TypeVar("T")
 
 
@@ -286,18 +288,24 @@ def every(name: str, arm: Callable[[int], Callable[[Rig], Any]]) -> int:
     raise AssertionError("no end of places")
 
 
+@pytest.mark.fault(34, 35, rig="S")
 @pytest.mark.parametrize(("name", "error"), CASES)
-def test_an_exception_at_the_entry_of_every_function(name: str, error: type[BaseException]) -> None:
+def test_an_exception_at_the_entry_of_every_function(name: str, error: type[BaseException], campaign: Campaign) -> None:
     """Interrupted between storing a batch and settling it, the leader asked for the batch again: it was written twice,
     and with a mark above the break the next open said CorruptLog for the whole session. Interrupted while it took
     tickets, they were in no list any more and later calls hung; at the birth of main, the next append cut main to
     zero bytes; while a read worked out the last frames, these were forgotten; in close, a handle was left that could
     neither be used nor closed."""
-    assert every(name, lambda nth: lambda rig: Entries(nth, error)) >= (2 if name == "append" else 50)
+    places = every(name, lambda nth: lambda rig: Entries(nth, error))
+    assert places >= (2 if name == "append" else 50)
+    campaign.count(places, rows=ROWS[error])
 
 
+@pytest.mark.fault(34, 35, rig="S")
 @pytest.mark.parametrize(("name", "error"), CASES)
-def test_an_exception_before_and_after_every_operation_of_the_disk(name: str, error: type[BaseException]) -> None:
+def test_an_exception_before_and_after_every_operation_of_the_disk(
+    name: str, error: type[BaseException], campaign: Campaign
+) -> None:
     """Ctrl-C is most likely while the process waits for the disk. In close's sync it left the lock held for the life
     of the process, with what was staged neither stored nor refused."""
 
@@ -306,10 +314,14 @@ def test_an_exception_before_and_after_every_operation_of_the_disk(name: str, er
 
     places = every(name, arm)
     assert places == 0 if name == "append" else places >= 2
+    campaign.count(places, rows=ROWS[error])
 
 
+@pytest.mark.fault(34, 35, rig="S")
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_exception_while_a_session_is_opened(error: type[BaseException], store_path: Path) -> None:
+def test_an_exception_while_a_session_is_opened(
+    error: type[BaseException], store_path: Path, campaign: Campaign
+) -> None:
     """On the real disk, with a torn tail to cut, a dead sidecar to unlink and a living one: the lock and every
     descriptor is let go of, at the latest with the store, and the next open finds what was acknowledged."""
     with Store.open(store_path, clock=ManualClock(), durability=Durability.PROCESS) as store:
@@ -338,4 +350,5 @@ def test_an_exception_while_a_session_is_opened(error: type[BaseException], stor
         if not entries.where:
             break
     assert nth > 100
+    campaign.count(nth - 1, rows=ROWS[error])
     assert [path for path in image_of(store_path) if path.endswith((".aside", ".tmp"))] == []

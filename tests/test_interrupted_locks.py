@@ -55,6 +55,7 @@ def elements(session: Session) -> list[Json]:
     return [element.element for element in session.read(MAIN)]
 
 
+@pytest.mark.fault(35, rig="S")
 def test_an_interrupted_acquisition_of_the_lock_stores_nothing_twice() -> None:
     """A leader that had stored its batch was interrupted while it took the lock to settle it: the batch stayed asked
     for and was written again, with the same sequences. There the chain ended, and every later commit, acknowledged
@@ -107,6 +108,7 @@ def leader_in_a_sync(fs: HookedFileSystem, session: Session) -> Iterator[None]:
         assert not leader.is_alive()
 
 
+@pytest.mark.fault(35, rig="S")
 @pytest.mark.parametrize("moment", ["before", "released", "waiting"])
 @pytest.mark.parametrize("call", ["commit", "flush", "get", "read", "close"])
 def test_an_interrupted_wait_for_the_leader(call: str, moment: str, store_path: Path) -> None:

@@ -55,6 +55,7 @@ def interrupted_twice(name: str, place: int, depth: int) -> bool:
     return bool(rig.disk.where)
 
 
+@pytest.mark.fault(35, rig="S")
 @pytest.mark.parametrize("name", [name for name in (*CALLS, *CLOSING) if name not in ("append", "window", *BIRTHS)])
 def test_a_second_interruption_while_the_first_is_dealt_with(name: str) -> None:
     """The leader was interrupted in a sync, and again on its way to step down: it led for ever, and every later call

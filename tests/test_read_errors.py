@@ -90,6 +90,7 @@ def test_every_read_of_the_stores_own_file_failing_once(disk: SimDisk) -> None:
     assert chains(disk) == before
 
 
+@pytest.mark.fault(20, rig="S")
 @pytest.mark.parametrize("retired", [False, True])
 @pytest.mark.fault(20, rig="S")
 def test_sidecar_that_cannot_be_read_never_touches_main(retired: bool, disk: SimDisk) -> None:
@@ -117,6 +118,7 @@ def test_sidecar_that_cannot_be_read_never_touches_main(retired: bool, disk: Sim
             assert [element.element for element in session.read(DELTAS)] == (["d1"] if retired else ["d0", "d1"])
 
 
+@pytest.mark.fault(20, rig="S")
 @pytest.mark.parametrize("short", [1, 7, 100, 4096])
 @pytest.mark.fault(20, rig="S")
 def test_short_reads_are_continued(short: int, disk: SimDisk) -> None:

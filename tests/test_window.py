@@ -79,6 +79,7 @@ def test_the_first_pending_element_opens_the_window_and_later_ones_do_not_move_i
     assert rig.stored(OUT) == [1, 2, 3]
 
 
+@pytest.mark.fault(28, rig="S")
 def test_an_endless_stream_is_never_older_than_one_window() -> None:
     rig = Rig(window_ms=62.5)  # and steps of an eighth of that: exact in binary
     for n in range(400):
@@ -109,6 +110,7 @@ def test_a_window_of_zero_flushes_at_the_next_tick() -> None:
     assert rig.stored(OUT) == [1]
 
 
+@pytest.mark.fault(28, rig="S")
 def test_what_arrives_while_a_write_is_running_forms_the_next_window(store_path: Path) -> None:
     fs = HookedFileSystem()
     clock = ManualClock()
@@ -153,6 +155,7 @@ def test_a_commit_takes_along_what_was_staged_before_it_in_its_scope_alone() -> 
     assert rig.stored(OUT) == []
 
 
+@pytest.mark.fault(28, rig="S")
 def test_close_in_the_middle_of_a_window_stores_it() -> None:
     rig = Rig()
     rig.session.append(OUT, 1)
@@ -269,6 +272,7 @@ def test_an_address_keeps_its_coalescer() -> None:
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(17, rig="S")
 def test_a_failed_flush_keeps_its_elements_in_order_and_says_so_at_the_next_call() -> None:
     rig = Rig()
     rig.session.append(OUT, 0)
@@ -289,6 +293,7 @@ def test_a_failed_flush_keeps_its_elements_in_order_and_says_so_at_the_next_call
     assert rig.stored(OUT) == [0, 1, 2]
 
 
+@pytest.mark.fault(17, rig="S")
 def test_space_coming_back_heals_a_window_without_a_call() -> None:
     rig = Rig()
     rig.session.append(OUT, 0)
@@ -335,6 +340,7 @@ def test_a_short_write_is_finished() -> None:
     assert rig.stored(MAIN) == ["begin", *range(1, 40)]
 
 
+@pytest.mark.fault(15, rig="S")
 def test_after_a_failed_sync_the_outcome_is_unknown_and_the_log_takes_no_more() -> None:
     rig = Rig()
     rig.disk.fail("sync", path="main.zst")
@@ -481,6 +487,7 @@ def test_the_unlink_waits_for_power_whatever_level_the_session_runs_at() -> None
     assert path not in rig.disk.snapshot()
 
 
+@pytest.mark.fault(33, rig="S")
 def test_a_failed_unlink_is_no_failure_of_the_commit_and_is_tried_again() -> None:
     rig = Rig()
     rig.session.append(OUT, 1)
@@ -533,6 +540,7 @@ def test_the_interpreters_exit_stores_what_is_staged(store_path: Path) -> None:
         assert [e.element for e in session.read(list_of("a", "b"))] == [1]
 
 
+@pytest.mark.fault(28, rig="S")
 def test_an_exception_in_the_flusher_is_raised_at_the_next_call_and_nothing_is_lost(store_path: Path) -> None:
     fs = HookedFileSystem()
     clock = ManualClock()
