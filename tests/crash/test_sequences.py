@@ -59,7 +59,7 @@ def test_every_crash_point_of_one_and_two_operations(name: str, campaign: Campai
     rig = Sequences(repairs, share=5)
     for count in (1, 2):
         every = [*itertools.product(STEPS, repeat=count)]
-        for steps in every if campaign.full else every[:: 3 if count == 1 else 41]:
+        for steps in every if campaign.full else every[:: 4 if count == 1 else 59]:
             rig.run(BEGINNINGS[name], steps)
     assert rig.done.rows[11] and rig.done.rows[13] and repairs.cuts
     told(campaign, rig.done, repairs, began, f"one and two operations, {name}")

@@ -66,7 +66,7 @@ def test_every_step_fails(campaign: Campaign) -> None:
         counts = (1, 2) if campaign.full and beginning == BEGINNINGS[0] else (1,)
         every = [steps for count in counts for steps in itertools.product(STEPS, repeat=count)]
         found = [(steps, f) for steps in every for f in faults(beginning, steps, every_byte=False, last_only=True)]
-        for steps, fault in found if campaign.full else found[::29]:
+        for steps, fault in found if campaign.full else found[::79]:
             assert tally.meet(beginning, steps, fault), f"{fault} of {steps} did not come up"
     assert tally.refused and tally.cuts
     tally.told(campaign, "every step of one and two operations")
@@ -76,7 +76,7 @@ def test_every_step_fails(campaign: Campaign) -> None:
 def test_an_operation_goes_on_after_a_step_of_an_earlier_one_has_failed(campaign: Campaign) -> None:
     """The disk works again, or does not, while later operations come."""
     tally = Tally()
-    for seed in campaign.seeds(40):
+    for seed in campaign.seeds(30):
         random = Random(seed)
         beginning = random.choice(BEGINNINGS)
         steps = tuple(random.choices(STEPS, k=random.choice((2, 3, 3))))
@@ -93,9 +93,9 @@ def test_a_write_ends_short_at_every_byte(campaign: Campaign) -> None:
     for beginning in BEGINNINGS if campaign.full else BEGINNINGS[:1]:
         for step in STEPS:
             found = [f for f in faults(beginning, (step,), every_byte=True, last_only=True) if f.short is not None]
-            for fault in found if campaign.full else found[::67]:
+            for fault in found if campaign.full else found[::171]:
                 assert tally.meet(beginning, (step,), fault)
-    assert tally.met[18] >= 20
+    assert tally.met[18] >= 10
     tally.told(campaign, "short writes")
 
 
@@ -105,7 +105,7 @@ def test_a_full_disk_and_space_coming_back(campaign: Campaign) -> None:
     cases = refused = 0
     for beginning in BEGINNINGS[:3]:
         every = [steps for count in (1, 2) for steps in itertools.product(STEPS, repeat=count)]
-        for steps in every if campaign.full else every[::13]:
+        for steps in every if campaign.full else every[::37]:
             for room in range(0, 400, 40 if campaign.full else 130):
                 refused += fill(beginning, steps, room)
                 cases += 1
@@ -120,10 +120,10 @@ def test_every_read_fails(campaign: Campaign) -> None:
     tally = Tally()
     last: dict[tuple[int, int, str], int] = {}
     every = [steps for count in (1, 2) for steps in itertools.product(STEPS, repeat=count)]
-    for at, beginning in enumerate(BEGINNINGS):
-        for number, steps in enumerate(every if campaign.full else every[::41]):
-            for fault in read_faults(12 if campaign.full else 3):
+    for at, beginning in enumerate(BEGINNINGS if campaign.full else BEGINNINGS[:2]):
+        for number, steps in enumerate(every if campaign.full else every[::52]):
+            for fault in read_faults(12 if campaign.full else 2):
                 if fault.nth <= last.get((at, number, fault.op), fault.nth) and not tally.meet(beginning, steps, fault):
                     last[at, number, fault.op] = fault.nth - 1
-    assert tally.met[20] >= 20
+    assert tally.met[20] >= 15
     tally.told(campaign, "reads")
