@@ -14,9 +14,10 @@ from fuzz.shapes import Log
 from scopelog_engine.codec import compress
 from scopelog_engine.frame import Frame, encode_frame
 from scopelog_engine.header import digest_of
-from scopelog_engine.layout import KIND_BATCH, KIND_HEADER, MAX_COMMIT_BYTES, MAX_SEQUENCE
+from scopelog_engine.layout import FRAME_OVERHEAD_BYTES, KIND_BATCH, KIND_HEADER, MAX_COMMIT_BYTES, MAX_SEQUENCE
 
 TERA: Final = 2**40
+MOST: Final = MAX_COMMIT_BYTES + FRAME_OVERHEAD_BYTES
 
 
 def forge(log: Log, number: int, payload: bytes | None = None, **fields: Any) -> bytes:
@@ -60,7 +61,7 @@ def bombs() -> dict[str, tuple[int | None, bytes]]:
         "a terabyte, twice": (TERA, claiming(TERA)),
         "a terabyte, by zstd alone": (None, claiming(TERA)),
         "an exabyte": (2**60, claiming(2**60)),
-        "all that a frame may hold": (MAX_COMMIT_BYTES, claiming(MAX_COMMIT_BYTES)),
+        "a byte more than a frame may hold": (MOST + 1, claiming(MOST + 1)),
         "fifty megabytes in the name of a few bytes": (None, zeros),
         "a deep nest in the name of a few bytes": (None, nested),
         "a deep nest": (400_000, nested),
@@ -75,7 +76,7 @@ def bombs() -> dict[str, tuple[int | None, bytes]]:
 def lies(frame: Frame) -> Iterator[dict[str, Any]]:
     """What an envelope may say that is not so."""
     raw = frame.raw_length
-    for length in {0, 1, raw - 1, raw + 1, 2 * raw, 2**20, MAX_COMMIT_BYTES, 2**28 + 2**20 + 1, TERA, 2**60} - {
+    for length in {0, 1, raw - 1, raw + 1, 2 * raw, 2**20, MAX_COMMIT_BYTES, MOST + 1, TERA, 2**60} - {
         raw,
         -1,
     }:
