@@ -148,7 +148,7 @@ def test_envelopes_that_lie(name: str, campaign: Campaign, bounded: None) -> Non
     """Forged sizes, sequences, counts, epochs and marks. Sequences that leave out what the lines hold are found."""
     one = shape(name)
     for log in one.logs.values():
-        for number, frame in islice(enumerate(log.frames), 0 if campaign.full else 1, None if campaign.full else 3):
+        for number, frame in islice(enumerate(log.frames), 0 if campaign.full else 1, None if campaign.full else 2):
             for lie in lies(frame):
                 met = hold(one, log, forge(log, number, **lie), f"{name} {log.path} frame {number}: {lie}")
                 narrower = lie.get("first", 0) > frame.first or lie.get("last", frame.last) < frame.last
