@@ -6,8 +6,10 @@ import contextlib
 import threading
 from typing import Final
 
+import pytest
+
 from fuzz.simdisk import SimDisk
-from scopelog import ManualClock, Retired, Session, Store, ephemeral, list_of
+from scopelog import Durability, HandleClosed, ManualClock, Retired, Session, Store, ephemeral, list_of
 from tests.test_interrupted_locks import InterruptedLock
 
 MAIN: Final = list_of("chat", "messages")
@@ -81,3 +83,27 @@ def test_a_life_that_begins_while_its_id_is_retired_waits_for_that() -> None:
     assert told == ["op-1", "Records"]
     assert [e.element for e in session.read(OUT)] == ["alive"]
     session.close()
+
+
+def test_a_commit_that_meets_a_close_is_told_so() -> None:
+    """A commit at PROCESS makes the epoch durable first, by a sync of the lock file without the session's lock. A close
+    by another thread in between closes that file: the commit raised WriteFailed, "try again", of a disk on which
+    nothing had failed."""
+    disk = SimDisk()
+    with opened(disk) as first:
+        first.commit([MAIN.append("before")])
+    session = Store.open("/store", fs=disk, clock=ManualClock(), durability=Durability.PROCESS).session("s")
+    lock = session._writer._writer_lock
+    original = lock.sync
+
+    def meanwhile() -> None:
+        closer = threading.Thread(target=session.close)
+        closer.start()
+        closer.join(30)
+        original()
+
+    lock.sync = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(HandleClosed):
+        session.commit([MAIN.append("too late")])
+    with opened(disk) as again:
+        assert [e.element for e in again.read(MAIN)] == ["before"]

@@ -557,6 +557,8 @@ class Writer(Watching):
         try:
             self._writer_lock.sync()
         except OSError as error:
+            if self._unusable is not None:  # closed meanwhile, and the lock file with it
+                raise self._unusable.again() from self._unusable
             raise WriteFailed(
                 f"the epoch could not be noted in {self._writer_lock.path} ({error})", "try again"
             ) from error

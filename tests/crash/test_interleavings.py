@@ -34,7 +34,7 @@ FULL: Final[dict[str, int | None]] = {
     "flusher+compactor+retirer": 1,
     "flusher+committer+closer": None,
     "committer+committer+closer": None,
-    "stager+retirer+reuser": 2,
+    "stager+retirer+reuser": 1,
     "compactor+retirer+follower": 1,
     "committer+retirer+closer at process": None,
     "committer+watcher+closer": None,
