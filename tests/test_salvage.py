@@ -346,6 +346,7 @@ def test_an_index_frame_gives_the_names_back(long: Shape, tmp_path: Path) -> Non
     kept = {frame.first for frame in frames[index - 2 : index]}
     assert kept <= {record.seq for record in found}
     assert report.lost and all(entry.number > 0 for entry in report.lost)
+    assert not report.unnamed
     assert [gap.reason for gap in report.missing] == ["zeros"]
 
 

@@ -27,6 +27,7 @@ from fuzz.mutants.logs import LOGS
 from fuzz.mutants.mutant import Edit, Mutant, Rotten
 from fuzz.mutants.reading import READING
 from fuzz.mutants.recovering import RECOVERING
+from fuzz.mutants.salvaging import SALVAGING
 from fuzz.mutants.sessions import SESSIONS
 from fuzz.mutants.verdicts import VERDICTS
 
@@ -42,6 +43,7 @@ _ALL: Final = (
     *GROWING,
     *INDEXING,
     *READING,
+    *SALVAGING,
     *ELEMENTS,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

@@ -55,8 +55,8 @@ FAILING: Final = (
         (
             Edit(
                 "logfile.py",
-                "            if self.fs.exists(path):\n                self._remove(path)",
-                "            pass",
+                "        for path in (self.path + TEMP_SUFFIX, self.path):\n            self._remove(path)\n",
+                "",
             ),
         ),
         (

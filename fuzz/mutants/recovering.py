@@ -190,8 +190,8 @@ RECOVERING: Final = (
             ),
             Edit(
                 "recovery.py",
-                "_set_aside(fs, path, error.cause, report)",
-                "_set_aside(fs, path, str(error), report)",
+                "result.strange.append((path, error.cause))",
+                "result.strange.append((path, str(error)))",
             ),
         ),
         ("tests/test_read_errors.py::test_sidecar_that_cannot_be_read_never_touches_main[closed-False]",),
@@ -286,12 +286,12 @@ RECOVERING: Final = (
                 "    reason = _why_not_ours(found, first, main_last)\n"
                 "    if reason:\n"
                 "        handle.close()\n"
-                "        _set_aside(fs, path, reason, report)\n"
+                "        result.strange.append((path, reason))\n"
                 "        return None\n",
                 "    reason = _why_not_ours(found, first, main_last)\n"
                 "    if reason:\n"
                 "        handle.close()\n"
-                "        _set_aside(fs, path, reason, report)\n"
+                "        result.strange.append((path, reason))\n"
                 "        return None\n"
                 "    result.high, result.epoch = max(result.high, found.high), max(result.epoch, found.epoch)\n",
             ),
