@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from fuzz.disks.evidence import Image, logs, nothing_cut_silently, shapes
 from fuzz.disks.fuse import Server
-from fuzz.model import Spec, units_of_this_process
+from fuzz.model import Op, Spec, units_of_this_process
 from fuzz.model_handles import POWER, Settings, scope_of
 from fuzz.model_rig import Rig
 from scopelog import CorruptLog, Durability, Json, ScopelogError, Session, Store
@@ -168,6 +168,11 @@ class DiskRig(Rig):
     def close(self, sid: str) -> None:
         super().close(sid)
         self.tell()
+
+    def _acknowledged(self, sid: str, scope: str, ops: list[Op], level: Durability) -> None:
+        """The next life of what was retired has a log of its own, that no sync has failed on."""
+        super()._acknowledged(sid, scope, ops, level)
+        self.poisoned -= {(sid, op.spec.retired) for op in ops if op.spec.op == "retire"}
 
     def _excuse(self, sid: str, error: ScopelogError) -> None:
         if self.cuts:
