@@ -9,8 +9,9 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -76,8 +77,10 @@ def or_skip() -> Iterator[None]:
 
 
 def emptied(path: str) -> str:
-    """A path for one more store."""
-    return os.path.join(path, f"store-{len(os.listdir(path))}")
+    """The path of the next store, where there is nothing left of the one before."""
+    for entry in os.scandir(path):
+        shutil.rmtree(entry.path)
+    return os.path.join(path, "store")
 
 
 # --- no room ----------------------------------------------------------------------------------------
@@ -208,14 +211,20 @@ def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-@contextlib.contextmanager
-def little_memory(more: int) -> Iterator[None]:
+def comes_through(call: Callable[[], object], more: int) -> bool:
+    """Whether the call finds its way with so many more bytes. Between its return and that being noted nothing is
+    allocated."""
     before = resource.getrlimit(resource.RLIMIT_AS)
+    done = False
     resource.setrlimit(resource.RLIMIT_AS, (address_space() + more, before[1]))
     try:
-        yield
+        call()
+        done = True
+    except (MemoryError, WriteFailed):
+        pass
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+    return done
 
 
 def encode_or_raise(element: Json) -> bytes:
@@ -236,23 +245,23 @@ def work_with_little_memory(path: str, more: int, seed: int) -> int:
     stored: dict[str, list[str]] = {"text": [], "steps": []}
     refused = 0
 
-    def attempt(session: Session, number: int) -> None:
+    def attempt(session: Session, number: int) -> bool:
         name = random.choice(("text", "steps"))
         address: List[Scope] = text if name == "text" else steps
         element = f"{number} " + "x" * random.choice((10, 100_000, 2_000_000))
-        what = random.choice(("commit", "append", "flush", "read"))
-        if what == "commit" and name == "text":
-            session.commit([text.append(element)])
-        elif what == "commit":
-            session.commit([steps.append(element)])
-        elif what == "append":
-            session.append(address, element)
-        elif what == "flush":
-            session.flush()
-        else:
-            session.read(address, limit=3)
-        if what in ("commit", "append"):
+        calls: dict[str, Callable[[], object]] = {
+            "append": lambda: session.append(address, element),
+            "commit": lambda: session.commit([steps.append(element)]),
+            "flush": session.flush,
+            "read": lambda: session.read(address, limit=3),
+        }
+        if name == "text":
+            calls["commit"] = lambda: session.commit([text.append(element)])
+        what = random.choice([*calls])
+        done = comes_through(calls[what], more)
+        if done and what in ("commit", "append"):
             stored[name].append(element)
+        return done
 
     def verify(session: Session) -> None:
         for name, address in (("text", text), ("steps", steps)):
@@ -264,11 +273,7 @@ def work_with_little_memory(path: str, more: int, seed: int) -> int:
         session.commit([text.append("0")])
         stored["text"].append("0")
         for number in range(1, 12):
-            try:
-                with little_memory(more):
-                    attempt(session, number)
-            except (MemoryError, WriteFailed):
-                refused += 1
+            refused += not attempt(session, number)
             verify(session)
         session.commit([text.append("last")])
         stored["text"].append("last")
