@@ -1,8 +1,8 @@
 """Every short sequence of operations on the simulated disk, at every crash point, in every state it can leave.
 
-An ordinary run tries single operations and a few pairs. A campaign tries every sequence of up to three from one
-beginning and every pair from the others, every byte of the writes of single operations, and, as long as the time lasts,
-sequences of three and four by chance; all equal states once.
+An ordinary run tries single operations and a few pairs. A campaign tries every sequence of up to two from each
+beginning, a third of those of three from one (the seed says which: three seeds are all of them), every byte of the
+writes of single operations, and, as long as the time lasts, sequences of three and four by chance; equal states once.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def test_every_crash_point_of_three_operations(campaign: Campaign) -> None:
     repairs = Repairs(100 if campaign.full else 2)
     rig = Sequences(repairs, share=20)
     every = [*itertools.product(STEPS, repeat=3)]
-    for steps in every if campaign.full else every[::911]:
+    for steps in every[campaign.seed % 3 :: 3] if campaign.full else every[::911]:
         rig.run(BEGINNINGS["scopes at process"], steps)
     assert rig.done.rows[12] and rig.done.rows[14]
-    told(campaign, rig.done, repairs, began, "three operations")
+    told(campaign, rig.done, repairs, began, f"a third of the {len(every):,} sequences of three operations")
 
 
 @pytest.mark.fault(2, 11, 12, 13, 14, 33, rig="S")
@@ -83,7 +83,7 @@ def test_every_byte_of_every_write(campaign: Campaign) -> None:
     began = time.process_time()
     repairs = Repairs(2)
     rig = Sequences(repairs, share=50)
-    for beginning in [*BEGINNINGS.values()] if campaign.full else [Beginning()]:
+    for beginning in (BEGINNINGS["scopes at process"], BEGINNINGS["nothing"]) if campaign.full else (Beginning(),):
         for step in STEPS if campaign.full else STEPS[1:2]:
             rig.run(beginning, [step], every_byte=True)
     told(campaign, rig.done, repairs, began, "every byte of the writes of one operation")

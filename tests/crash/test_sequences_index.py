@@ -222,7 +222,7 @@ def test_an_index_of_any_moment_beside_logs_of_any_moment(
     mixed = Mixed(tmp_path / "store", monkeypatch)
     count = 2 if campaign.full else 1
     every = [steps for k in range(1, count + 1) for steps in itertools.product(STEPS, repeat=k)]
-    stride = 1 if campaign.full else 19
+    stride = 3 if campaign.full else 19
     cases = at = logs = indexes = 0
     for steps in every:
         rig, disks, images = states(mixed, (*steps, Step(Op.CHECKPOINT)), 64 if campaign.full else 8)
