@@ -145,7 +145,8 @@ class Rig(Handles):
 
     def _generation_now(self, sid: str, scope: str) -> int:
         """The same for a scope whose retirement is in doubt: a reader takes it for done."""
-        writer = getattr(self.sessions[sid], "_writer", None)
+        session = self.sessions[sid]
+        writer = getattr(getattr(session, "sync", session), "_writer", None)
         state = writer._scopes.get(scope) if writer is not None else None
         log = state.log if state is not None else None
         return max(self.generation(sid, scope), log.header.generation if log is not None else 0)
