@@ -81,7 +81,7 @@ LOCKS: Final = (
             ),
         ),
         (
-            "tests/test_regressions_faults_mutants.py::test_closing_writes_nothing_to_a_session_that_is_somebody_elses[False]",
+            "tests/test_regressions_mutants.py::test_closing_writes_nothing_to_a_session_that_is_somebody_elses[False]",
         ),
     ),
     Mutant(
