@@ -7,7 +7,7 @@ whether that is a tear or proved damage, which sidecars live, and so what must b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -92,7 +92,7 @@ def fate(known: Iterable[Log], data: bytes) -> Fate | None:
             end = last.end
             break
     frames = [other.frames[number] for other, number in standing.values()]
-    behind = [f for f in frames if f.offset >= end and f.last >= last.last and f.epoch >= last.epoch]
+    behind = [f for f in _apart(frames, end) if f.last >= last.last and f.epoch >= last.epoch]
     tail = data[end:]
     torn = bool(tail) and not (tail.startswith(COVER) and len(tail) >= 8 and not any(tail[8:]))
     if any(frame.mark > end for frame in behind):
@@ -114,6 +114,15 @@ def fate(known: Iterable[Log], data: bytes) -> Fate | None:
         max([last.epoch, log.header.high_epoch, *(frame.epoch for frame in behind)]),
         _reason(known, log, data, good.end),
     )
+
+
+def _apart(frames: Iterable[Frame], start: int) -> Iterator[Frame]:
+    """Those from ``start`` on that begin in none of the others: bytes of two histories may share their last and first
+    byte, and then both frames stand."""
+    for frame in sorted(frames, key=lambda frame: frame.offset):
+        if frame.offset >= start:
+            yield frame
+            start = frame.end
 
 
 def _reason(known: Iterable[Log], log: Log, data: bytes, at: int) -> str:
