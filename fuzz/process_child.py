@@ -199,9 +199,10 @@ def random_scenario(seed: int) -> Scenario:
 def perform(rig: ProcessRig, scenario: Scenario) -> None:
     """Both parts; what was acknowledged is told after every step, before the next one."""
     units_of_this_process()
+    rig.announce()
     for step in scenario.before:
         step(rig)
-    rig.acknowledged()
+        rig.acknowledged()
     ptrace.look()
     for step in scenario.script:
         step(rig)
