@@ -25,6 +25,7 @@ BEGINNINGS = {
     "scopes at process": Beginning(),
     "all at process": Beginning(Settings(PROCESS, PROCESS)),
     "all at power, preallocated": Beginning(Settings(POWER, POWER), preallocates=True),
+    "scopes above": Beginning(Settings(PROCESS, POWER)),
     "nothing": Beginning(lived=False),
     "nothing, all at process": Beginning(Settings(PROCESS, PROCESS), lived=False),
 }
@@ -59,9 +60,9 @@ def test_every_crash_point_of_one_and_two_operations(name: str, campaign: Campai
     rig = Sequences(repairs, share=5)
     for count in (1, 2):
         every = [*itertools.product(STEPS, repeat=count)]
-        for steps in every if campaign.full else every[:: 4 if count == 1 else 59]:
+        for steps in every if campaign.full else every[:: 6 if count == 1 else 59]:
             rig.run(BEGINNINGS[name], steps)
-    assert rig.done.rows[11] and rig.done.rows[13] and repairs.cuts
+    assert rig.done.rows[11] and repairs.cuts
     told(campaign, rig.done, repairs, began, f"one and two operations, {name}")
 
 
