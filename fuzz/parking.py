@@ -47,6 +47,9 @@ class ParkingFile:
     def allocate(self, offset: int, length: int) -> None:
         self._change("allocate", lambda: self.file.allocate(offset, length))
 
+    def forget(self, offset: int, length: int) -> None:
+        self.file.forget(offset, length)  # nothing changes
+
     def sync(self) -> None:
         """What is read does not change by it."""
         self._disk.step(Step("sync", self._name, self._nodes, self._synced), self.file.sync)

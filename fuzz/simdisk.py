@@ -122,6 +122,9 @@ class SimFile:
                 self._change(Change("extend", offset + length))
             self._disk.end()
 
+    def forget(self, offset: int, length: int) -> None:
+        """Nothing: clean pages read as they did, and writing the same bytes again brings them to the disk."""
+
     def sync(self) -> None:
         """Make bytes and length durable, not the name. A failure drops the un-synced bytes for good."""
         with self._disk.lock:

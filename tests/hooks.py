@@ -32,6 +32,9 @@ class HookedFile:
     def allocate(self, offset: int, length: int) -> None:
         self._file.allocate(offset, length)
 
+    def forget(self, offset: int, length: int) -> None:
+        self._file.forget(offset, length)
+
     def sync(self) -> None:
         self._hook("sync", self._path)
         self._file.sync()

@@ -22,6 +22,7 @@ if sys.platform != "win32":
 
 Identity = tuple[int, int]  # device and inode
 T = TypeVar("T")
+CACHE_BLOCK: Final = 2 * 1024 * 1024  # no piece of the page cache is larger, and each is aligned to its size
 _NOTHING_THERE: Final = (FileNotFoundError, NotADirectoryError)
 
 
@@ -45,6 +46,10 @@ class File(Readable, Protocol):
 
     def allocate(self, offset: int, length: int) -> None:
         """Reserve space and extend the file with zeros up to ``offset + length``."""
+
+    def forget(self, offset: int, length: int) -> None:
+        """Let go of what memory holds of these bytes and has not to write any more: they are read from the disk next
+        time, and what is written over them goes the whole way. Bytes that the disk has lost are lost then."""
 
     def sync(self) -> None:
         """Make data and length durable (fdatasync; F_FULLFSYNC on macOS). An error is final: never call again."""
@@ -136,6 +141,10 @@ class OsFile:
 
         def sync(self) -> None:
             os.fdatasync(self.fd)
+
+    def forget(self, offset: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_DONTNEED)
 
     def try_lock(self) -> bool:
         try:
@@ -258,6 +267,26 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         if count <= 0:
             raise OSError(errno.ENOSPC, "the file system wrote nothing")
         done += count
+
+
+def rewrite(file: File, start: int, end: int) -> int:
+    """Write bytes of a file again, the same at the same place: a failed sync may have lost them on disk alone. Returns
+    how many. OSError, too, if the file is shorter than it was.
+
+    The page cache must not keep them meanwhile: where a write-back failed ext4 takes the page for written, and what is
+    written to it again goes to blocks that still count as never written, and read as zeros after a power cut.
+    """
+    done = 0
+    while start < end:
+        block = start - start % CACHE_BLOCK
+        data = read_all(file, min(block + CACHE_BLOCK, end) - start, start)
+        if start + len(data) < min(block + CACHE_BLOCK, end):
+            raise OSError(errno.EIO, "the file is shorter than it was")
+        file.forget(block, CACHE_BLOCK)
+        write_all(file, data, start)
+        start += len(data)
+        done += len(data)
+    return done
 
 
 def read_all(file: Readable, length: int, offset: int) -> bytes:

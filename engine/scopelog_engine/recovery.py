@@ -16,7 +16,7 @@ from typing import Final
 from zlib import crc32
 
 from .errors import CorruptLog, ForeignFile, NewerFormat, ReadFailed
-from .fs import File, FileSystem, write_all
+from .fs import File, FileSystem, rewrite, write_all
 from .handle import Handle
 from .header import KIND_MAIN, KIND_SCOPE, check_owner
 from .layout import ASIDE_SUFFIX, KIND_HEADER, MAX_SEQUENCE, TEMP_SUFFIX, TORN_SUFFIX, scope_file_sequence
@@ -144,7 +144,7 @@ def _mend(fs: FileSystem, log: Recovered, report: Recovery) -> None:
         return
     with log.handle.pin() as file:
         kept, length = _keep(fs, file, path, found)
-        _rewrite(file, path, found.mark, found.end)
+        rewrite(file, found.mark, found.end)
         file.truncate(found.end)
         file.sync()
     log.size, log.proved = found.end, True
@@ -181,16 +181,6 @@ def _keep(fs: FileSystem, file: File, path: str, found: Survey) -> tuple[str, in
         fs.rename(temp, kept)
     fs.sync_dir(os.path.dirname(path))  # also where an earlier recovery renamed but did not live to sync
     return kept, length
-
-
-def _rewrite(file: File, path: str, start: int, end: int) -> None:
-    """Write bytes again, the same at the same place: an earlier failed sync may have lost them on disk alone."""
-    while start < end:
-        data = fetch(file, path, min(_PIECE, end - start), start)
-        if not data:
-            raise ReadFailed(f"{path} became shorter while it was recovered", "find out who else writes to it")
-        write_all(file, data, start)
-        start += len(data)
 
 
 @dataclass

@@ -197,6 +197,9 @@ class _Nowhere:
     def allocate(self, offset: int, length: int) -> None:
         self._length = max(self._length, offset + length)
 
+    def forget(self, offset: int, length: int) -> None:
+        """There is nothing to forget."""
+
     def size(self) -> int:
         return self._length
 

@@ -16,12 +16,11 @@ from typing import Final
 
 from .environment import Counters
 from .errors import CorruptLog, HandleFenced, LogPoisoned, OutcomeUnknown, ReadFailed, WriteFailed
-from .fs import File, read_all, write_all
+from .fs import File, rewrite
 from .handle import Pin
 from .view import LogView
 
 _log = logging.getLogger(__name__)
-_REWRITE_PIECE: Final = 1024 * 1024
 _REWRITE_LIMIT: Final = 256 * 1024  # unproved bytes that are written again each time their file was closed
 _UNBORN: Final[nullcontext[None]] = nullcontext()
 
@@ -178,13 +177,7 @@ class SyncedLog:
         if self._doubted:
             self._look_again(start)
         try:
-            while start < end:
-                data = read_all(file, min(_REWRITE_PIECE, end - start), start)
-                if not data:
-                    raise OSError(errno.EIO, "the file is shorter than it was")
-                write_all(file, data, start)
-                self.counters.bytes += len(data)
-                start += len(data)
+            self.counters.bytes += rewrite(file, start, end)
         except OSError as error:
             raise self._not_rewritten(error) from error
         self._rewritten = True

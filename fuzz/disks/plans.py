@@ -189,12 +189,15 @@ def under_fault(seed: int, steps: int) -> Plan:
 
 
 def failed_sync(rig: DiskRig) -> None:
-    """The bytes of a commit do not reach the disk; the session is opened again and goes on behind them."""
+    """The bytes of a commit do not reach the disk; the session is opened again and goes on behind them.
+
+    They take several pages: what is written to the last of them later does not bring the others along.
+    """
     rig.open()
     rig.commit(SID, "", [put("a", 1), add("before")])
     rig.faulty = True
     rig.ask("fail")
-    assert not rig.commit(SID, "", [add("perhaps")], POWER)
+    assert not rig.commit(SID, "", [add(Random(1).randbytes(15_000).hex())], POWER)
     assert not rig.commit(SID, "", [add("refused")], POWER)
     rig.heal()
     rig.commit(SID, "", [add("behind it")], POWER)

