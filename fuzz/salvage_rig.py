@@ -17,8 +17,7 @@ from fuzz.mutation_rig import SAME, Bed
 from fuzz.mutations import apply
 from fuzz.shapes import Files, Log, Shape
 from scopelog import CorruptLog, ForeignFile, LogRecord, ManualClock, NoSuchSession, Salvaged, Store
-from scopelog_engine.layout import KIND_BATCH
-from scopelog_engine.rescue import UNNAMED
+from scopelog_engine.layout import KIND_BATCH, UNNAMED
 from scopelog_engine.store import Store as EngineStore
 
 NEW: Final = "salvaged"

@@ -31,8 +31,16 @@ from scopelog import (
 )
 from scopelog.aio import AsyncStore
 from scopelog_engine.fs import OsFile, OsFileSystem
-from scopelog_engine.layout import KIND_BATCH, KIND_INDEX, MAIN_FILE, TRASH_DIR, scope_file_name, session_dir_name
-from scopelog_engine.rescue import UNNAMED
+from scopelog_engine.header import digest_of
+from scopelog_engine.layout import (
+    KIND_BATCH,
+    KIND_INDEX,
+    MAIN_FILE,
+    TRASH_DIR,
+    UNNAMED,
+    scope_file_name,
+    session_dir_name,
+)
 
 from .stores import (
     CHAT,
@@ -46,6 +54,7 @@ from .stores import (
     build,
     flip,
     frames_of,
+    header_of,
     image_of,
     lay,
     next_frame,
@@ -324,14 +333,15 @@ def test_what_lost_its_name_is_told_not_guessed(tmp_path: Path) -> None:
     main = [r for r in found if r.scope is None]
     assert {r.namespace for r in main} == {UNNAMED}
     (texts,) = {r.key for r in main if r.kind == "list"}
+    digest = digest_of(header_of(image[MAIN]))
     assert [r.value for r in main if r.key == texts] == [
         {"role": "assistant", "text": "good morning"},
         ["the", "last"],
         None,
     ]
     assert [(entry.key, entry.kind, entry.number) for entry in report.unnamed] == [
-        (f"{first.end}-1", "list", 3),
-        (f"{first.end}-2", "value", 3),
+        (f"{digest:04x}-{first.end}-1", "list", 3),
+        (f"{digest:04x}-{first.end}-2", "value", 3),
     ]
 
 
@@ -359,7 +369,7 @@ def test_names_are_not_carried_over_a_lost_index_frame(long: Shape, tmp_path: Pa
     start, end = frames[last].offset, frames[last + 8].offset
     report, found = salvaged(tmp_path / "store", long.image | {MAIN: data[:start] + bytes(end - start) + data[end:]})
     hold(report, found, long.records)
-    assert report.unnamed and all(entry.key.startswith(f"{end}-") for entry in report.unnamed)
+    assert report.unnamed and all(f"-{end}-" in entry.key for entry in report.unnamed)
 
 
 # --- what was removed does not come back -------------------------------------------------------------
@@ -428,14 +438,23 @@ def test_a_compacted_main_log_without_its_header_is_known_by_its_digest(tmp_path
     assert [r.value for r in found] == [2, "behind"]
 
 
-def test_a_main_log_of_which_nothing_verifies_is_refused(tmp_path: Path) -> None:
+def test_a_session_of_which_nothing_verifies_is_refused(tmp_path: Path) -> None:
     image = build(tmp_path / "store", closed=True)
-    path = lay(tmp_path / "store", image | {MAIN: bytes(len(image[MAIN]))})
+    path = lay(tmp_path / "store", {name: data if name == "store.zst" else bytes(900) for name, data in image.items()})
     with Store.open(path) as store:
         with pytest.raises(CorruptLog):
             store.salvage(CHAT, NEW)
         assert store.sessions() == [CHAT]
     assert not [*(path / TRASH_DIR).iterdir()]
+
+
+@pytest.mark.parametrize("main", [b"", bytes(900), b"garbage" * 99])
+def test_scopes_of_a_main_log_of_which_nothing_verifies(main: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    report, found = salvaged(path, build(path, closed=False) | {MAIN: main})
+    assert report.missing[0].reason == "header" and report.time_lost
+    assert [r.value for r in found if r.key == "deltas"] == ["d0", "d1", "d2", "d3"]
+    assert [bool(log.doubtful) for log in report.logs] == [True]
 
 
 def test_scopes_without_a_main_log(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class Rewrite:
         self._notes: list[Note] = []
         self._size = 0
         self._first = self._last = self._time = 0
+        self._spare = 0  # a sequence that unknown lines may take for their frame
 
     # --- what goes in -----------------------------------------------------------------------------
 
@@ -155,21 +156,25 @@ class Rewrite:
 
     def carry_over(self, frame: Frame, payload: bytes) -> None:
         """A frame of a kind that this release does not know."""
-        self._gather_writes()
+        self._gather()
         span, data = self._batch.carry_over(frame, payload)
+        self._last = max(self._last, span.last)
         self._tail.defer(span, [], data)
         self._held += len(data)
 
     def carry_bytes(self, data: bytes) -> None:
         """Foreign skippable frames."""
-        self._gather_writes()
+        self._gather()
         self._tail.defer(self._batch.carry_bytes(data), [], data)
         self._held += len(data)
 
-    def carry_line(self, text: bytes) -> None:
-        """A line of a kind that this release does not know: in one frame with those before or behind it."""
+    def carry_line(self, text: bytes, frame: Frame) -> None:
+        """A line of an unknown kind, of ``frame``: it stays in one with those before or behind it."""
         self._texts.append(text + b"\n")
         self._size += len(text) + 1
+        self._spare = frame.last
+        if self._size >= _FRAME_BYTES:
+            self._gather()
 
     def add(self, records: list[Record]) -> None:
         """One commit or window, whose sequences are above all before."""
@@ -179,9 +184,10 @@ class Rewrite:
             body = freeze(record.value)[0] if record.code in (APPEND, SET) else b""
             large = large or len(body) > OWN_FRAME_BYTES
             writes.append((record.sequence, record.code, record.address, body, record.argument))
-        if self._texts and (large or self._size >= _FRAME_BYTES):
-            self._gather()
         first, last = writes[0][0], writes[-1][0]
+        if large or self._size >= _FRAME_BYTES:
+            self._spare = min(self._spare, first - 1)
+            self._gather()
         line = Line(writes, False, first, last, 0, large)
         milliseconds = records[-1].time - self.header.time
         text = encode_line(line, self.header.first, milliseconds, self._tail.table, self._notes)
@@ -192,19 +198,16 @@ class Rewrite:
         if large:
             self._gather()
 
-    def _gather_writes(self) -> None:
-        if self._first or not self._texts:  # lines that are unknown and alone wait: their frame needs sequences
-            self._gather()
+    def _gather(self, *, end: bool = False) -> None:
+        """The frame that was being gathered, if there is one; and an index frame, if its stretch is long enough.
 
-    def _gather(self) -> None:
-        """The frame that was being gathered, if there is one; and an index frame, if its stretch is long enough."""
-        if self._texts:
-            text = b"".join(self._texts)
-            first = self._first or self._last + 1
-            self._last = max(self._last, first)
-            self._batch.add_text(
-                first, self._last, len(self._texts), len(text), compress(text), self._notes, self._time
-            )
+        Lines that are unknown take no sequence, but their frame does: if there are no others, one that their own frame
+        had; if that is given out, they wait for the next line or for the ``end``."""
+        if self._texts and not self._first and (end or self._spare > self._last):
+            self._first = self._last = max(self._spare, self._last + 1)
+        if self._texts and self._first:
+            text, lines = b"".join(self._texts), len(self._texts)
+            self._batch.add_text(self._first, self._last, lines, len(text), compress(text), self._notes, self._time)
             ((span, data),) = self._batch.spans
             self._tail.defer(span, self._notes, data)
             self._batch.spans, self._batch.notes = [], []
@@ -231,7 +234,7 @@ class Rewrite:
 
     def finish(self, sequence: int) -> None:
         """The log ends at ``sequence``, whatever its last record is. All is durable afterwards; OSError if not."""
-        self._gather()
+        self._gather(end=True)
         if self._tail.length >= CLOSE_INDEX_BYTES:
             self._tail = self._batch.close_stretch(self._tail)
         self._write()

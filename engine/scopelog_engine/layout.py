@@ -71,6 +71,7 @@ SCOPE_SUFFIX: Final = ".scope.zst"
 TORN_SUFFIX: Final = ".torn"
 ASIDE_SUFFIX: Final = ".aside"
 TEMP_SUFFIX: Final = ".tmp"
+UNNAMED: Final = "scopelog.salvaged"  # namespace of what has lost its name in a salvaged session
 
 _URI_SAFE: Final = "!~*'()"  # encodeURIComponent leaves these and [A-Za-z0-9-_.] as they are
 _MAX_DIR_BYTES: Final = 200

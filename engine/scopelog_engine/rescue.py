@@ -8,14 +8,13 @@ has defined it, or no index frame, where numbers begin anew, can have stood in w
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from .codec import BadPayload, decompress
-from .frame import Fault, Frame, digest_at, follows
-from .fs import Readable
+from .elements import freeze
+from .errors import InvalidInput, ReadFailed
+from .frame import Frame
 from .header import Header
 from .layout import (
     CLOSE_INDEX_BYTES,
@@ -23,9 +22,11 @@ from .layout import (
     KIND_CLOSE,
     KIND_HEADER,
     KIND_INDEX,
-    MAX_FRAME_BYTES,
-    SKIPPABLE_HEADER,
+    MAX_ELEMENT_BYTES,
+    MAX_SEQUENCE,
     STRETCH_BYTES,
+    UNNAMED,
+    check_id,
 )
 from .lines import (
     APPEND,
@@ -40,19 +41,22 @@ from .lines import (
     Address,
     BadLine,
     Record,
+    nests_deeper,
     parse_lines,
     records_of,
 )
-from .scan import Walk, fetch, is_zero, search
+from .pieces import BLOCK, Foreign, Gap, Patient, pieces
+from .removals import Ranges, Seen, made_again
+from .scan import fetch
 from .stretch import BadIndex, Closed
 from .survey import frame_cap
 
-_BLOCK: Final = 4096  # of a disk: what a bad place on it takes along
 _MANY: Final = 64 * 1024  # frames of a stretch that are kept in mind; it has fewer unless its index frames are lost
 _SHORTEST: Final = 26  # bytes of an index frame, at the very least
-UNNAMED: Final = "scopelog.salvaged"  # the namespace of what has lost its name
+_AROUND: Final = 2  # the line and the item are arrays around an element
 
 Line: TypeAlias = "list[Record]"
+Piece: TypeAlias = "Frame | Gap | Foreign"
 
 
 class Missing(NamedTuple):
@@ -99,117 +103,29 @@ class Carried(NamedTuple):
     line: bool = False
 
 
-class Gap(NamedTuple):
-    offset: int
-    end: int
-    fault: Fault
-    after: int
-    before: int
+class _Names(dict[int, Address]):
+    """What one frame defines, above what was defined before it: kept only if all of the frame can be understood."""
+
+    def __init__(self, before: dict[int, Address]) -> None:
+        self._before = before
+
+    def get(self, number: int, default: Any = None) -> Any:
+        found = dict.get(self, number)
+        return self._before.get(number, default) if found is None else found
 
 
-class Foreign(NamedTuple):
-    offset: int
-    end: int
+class _Batch(NamedTuple):
+    """A batch frame that was understood. ``strange``: addresses that were given a name; ``nameless``: deletions that
+    were left out for want of one; ``unknown``: items of a later release."""
 
+    items: list[Line | Carried]
+    names: _Names
+    strange: list[Address]
+    nameless: int
+    unknown: int
 
-class Patient:
-    """A file whose unreadable places read as zeros, which are never valid; ``unread`` are their offsets."""
-
-    def __init__(self, file: Readable) -> None:
-        self._file = file
-        self.unread: set[int] = set()
-
-    def pread(self, length: int, offset: int) -> bytes:
-        try:
-            return self._file.pread(length, offset)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-        if offset // _BLOCK == (offset + max(length, 1) - 1) // _BLOCK:
-            self.unread.add(offset // _BLOCK * _BLOCK)
-            return bytes(max(0, min(length, self._file.size() - offset)))
-        return self.pread(_BLOCK - offset % _BLOCK, offset)  # block by block: the caller goes on behind it
-
-    def size(self) -> int:
-        return self._file.size()
-
-
-def pieces(
-    file: Readable, path: str, start: Frame | None, size: int, digest: int, cap: int
-) -> Iterator[Frame | Gap | Foreign]:
-    """All frames that verify behind ``start`` (None: from offset 0 on), and what stands between them, in order."""
-    last = start
-    at = start.end if start is not None else 0
-    before, epoch = (start.last, start.epoch) if start is not None else (0, 0)
-    while at < size:
-        walk = Walk(file, path, at, last, size, digest, cap)
-        for frame, _ in walk if last is not None else ():
-            if frame.offset > at:
-                yield Foreign(at, frame.offset)
-            yield frame
-            at, last, before, epoch = frame.end, frame, frame.last, frame.epoch
-        if at >= size:
-            return
-        if walk.fault is Fault.COVER and is_zero(file, path, at + SKIPPABLE_HEADER, size):
-            return  # preallocated space
-        found = _next(file, path, at, size, digest, cap, before, epoch)
-        if found is None:
-            yield Gap(at, size, walk.fault or Fault.MAGIC, before, 0)
-            return
-        fault = walk.fault or Fault.MAGIC
-        if last is not None and found.offset == at:
-            fault = follows(last, found) or fault
-        yield Gap(at, found.offset, fault, before, found.first if found.commits else found.last + 1)
-        yield found
-        at, last, before, epoch = found.end, found, found.last, found.epoch
-
-
-def _next(
-    file: Readable, path: str, start: int, size: int, digest: int, cap: int, before: int, epoch: int
-) -> Frame | None:
-    """The next frame that can have followed what was read so far."""
-    for frame in search(file, path, start, size, digest, cap):
-        if frame.epoch >= epoch and frame.last >= before and not (frame.commits and frame.first <= before):
-            return frame
-    return None
-
-
-def digest_without_header(file: Readable, path: str) -> int | None:
-    """The digest that most of a log's first frames carry, when its header is lost; None if it holds no frame."""
-    votes: dict[int, int] = {}
-    for n, frame in enumerate(search(file, path, 0, file.size(), None, MAX_FRAME_BYTES)):
-        digest = digest_at(fetch(file, path, SKIPPABLE_HEADER + 7, frame.offset), 0)
-        votes[digest] = votes.get(digest, 0) + 1
-        if n == 64:
-            break
-    return max(votes, key=lambda digest: votes[digest]) if votes else None
-
-
-@dataclass
-class _Seen:
-    """What survived of a stretch."""
-
-    counts: dict[Address, int] = field(default_factory=dict)
-    floors: dict[Address, int] = field(default_factory=dict)
-    newest: dict[Address, int] = field(default_factory=dict)
-    retired: dict[str, int] = field(default_factory=dict)
-
-    def take(self, line: Line) -> None:
-        for record in line:
-            address = record.address
-            if record.code == RETIRE:
-                self.retired[str(record.argument)] = record.sequence
-                continue
-            assert address is not None
-            if record.code == APPEND:
-                self.counts[address] = self.counts.get(address, 0) + 1
-            elif record.code == TRIM:
-                floor = min(int(record.argument or 0), record.sequence)
-                self.floors[address] = max(self.floors.get(address, 0), floor)
-            elif address.kind == LIST:
-                self.floors[address] = record.sequence
-            else:
-                self.newest[address] = record.sequence
+    def lines(self) -> Iterator[Line]:
+        return (item for item in self.items if isinstance(item, list))
 
 
 class Rescue:
@@ -229,13 +145,16 @@ class Rescue:
         self._start: int | None = first.end if first is not None else None  # of the stretch, if that is known
         self._before: Frame | None = first
         self._behind = 0  # where the damage ends behind which names are missing
+        self._seen = Seen()  # of the stretch
+        self._emitted = 0  # last sequence that was given out
+        self._time = header.time  # and when it was written
         self._strange: dict[Address, int] = {}  # writes to addresses without a name
         self._unproved: list[int] = []  # gaps that no later mark has called durable yet
         self.missing: list[Missing] = []
         self.lost: list[Lost] = []
         self.records = 0
         self.unknown = 0  # items of a later release, left out
-        self.last = max(header.high, header.floor)
+        self.last = max([0, *(high for high in (header.high, header.floor) if high <= MAX_SEQUENCE)])
         self.mark = 0
 
     @property
@@ -246,7 +165,7 @@ class Rescue:
 
     def lines(self) -> Iterator[Line | Carried]:
         """Commits and windows in order, and what is kept as it is."""
-        held: list[Frame | Gap | Foreign] = []
+        held: list[Piece] = []
         size = self._file.size()
         for piece in pieces(self._file, self._path, self._first, size, self._digest, self._cap):
             if isinstance(piece, Gap):
@@ -257,6 +176,7 @@ class Rescue:
                 if piece.kind == KIND_INDEX:
                     yield from self._stretch(held, self._closed(piece))
                     held, self._numbers, self._start, self._behind, self._before = [], {}, piece.end, 0, piece
+                    self._seen = Seen()
                     continue
             held.append(piece)
             if len(held) >= _MANY:
@@ -276,7 +196,7 @@ class Rescue:
     def _why(self, gap: Gap) -> tuple[str, str]:
         if gap.offset == 0 and self._first is None:
             return "header", "the log has no valid header"
-        if any(gap.offset - _BLOCK < block < gap.end for block in self._file.unread):
+        if any(gap.offset - BLOCK < block < gap.end for block in self._file.unread):
             return "read", "the disk could not read it"
         return gap.fault.name.lower(), gap.fault.value
 
@@ -295,7 +215,7 @@ class Rescue:
 
     # --- a stretch ----------------------------------------------------------------------------------
 
-    def _stretch(self, held: list[Frame | Gap | Foreign], closed: Closed | None) -> Iterator[Line | Carried]:
+    def _stretch(self, held: list[Piece], closed: Closed | None) -> Iterator[Line | Carried]:
         """What stood before an index frame, or before the end. The frame speaks for its own stretch alone: before that
         there may be others, whose index frames are lost."""
         if closed is None:
@@ -305,25 +225,21 @@ class Rescue:
         while mine and isinstance(held[mine - 1], Gap) and held[mine - 1].end > closed.start:
             mine -= 1  # the damage reaches into it
         yield from self._known(held[:mine])
-        damaged = any(isinstance(piece, Gap) for piece in held[mine:])
-        self._numbers = dict(closed.numbers) if damaged else {}
-        self._start = self._behind = closed.start
-        if not damaged:
-            yield from self._known(held[mine:])
-            return
-        found = [item for piece in held[mine:] for item in self._lines_of(piece)]
-        yield from self._made_good(found, closed, [piece for piece in held[mine:] if isinstance(piece, Gap)])
+        if mine:
+            self._seen = Seen()
+        yield from self._told(held[mine:], closed)
 
-    def _known(self, held: list[Frame | Gap | Foreign]) -> Iterator[Line | Carried]:
+    def _known(self, held: list[Piece]) -> Iterator[Line | Carried]:
         """Frames whose numbers are those that were defined before them."""
         for n, piece in enumerate(held):
             if isinstance(piece, Gap):
                 following = held[n + 1] if n + 1 < len(held) else None
                 if isinstance(following, Frame) and not self._same_stretch(piece, following):
                     self._numbers, self._start, self._behind = {}, None, piece.end
+                    self._seen = Seen()
                 self._behind = self._behind or piece.end
                 continue
-            yield from self._lines_of(piece)
+            yield from self._taken(piece, self._understood(piece))
             if isinstance(piece, Frame):
                 self._before = piece
 
@@ -338,56 +254,122 @@ class Rescue:
         shortest = CLOSE_INDEX_BYTES if closed else STRETCH_BYTES
         return gap.end - _SHORTEST - self._start < shortest
 
-    def _lines_of(self, piece: Frame | Gap | Foreign) -> Iterator[Line | Carried]:
-        if isinstance(piece, Gap):
-            return
-        if isinstance(piece, Foreign):
-            yield Carried(fetch(self._file, self._path, piece.end - piece.offset, piece.offset))
-            return
-        if piece.kind in (KIND_CLOSE, KIND_HEADER, KIND_INDEX):
-            return
-        payload = fetch(self._file, self._path, piece.payload_length, piece.payload_offset)
-        if piece.kind != KIND_BATCH:
-            yield Carried(payload, piece)
-            return
-        try:
-            yield from self._batch(piece, payload)
-        except (BadPayload, BadLine) as error:
-            self._miss_frame(piece, "content", str(error))
+    def _told(self, held: list[Piece], closed: Closed) -> Iterator[Line | Carried]:
+        """A stretch whose index frame tells of it: from the first damage on with the deletions, trims and retirements
+        that are lost as records. What they removed does not come back."""
+        self._numbers = dict(closed.numbers)
+        self._start = self._behind = closed.start
+        again: list[Record] | None = None
+        for n, piece in enumerate(held):
+            batch = self._understood(piece)
+            if again is None and (isinstance(piece, Gap) or isinstance(batch, str)):
+                again = self._removals(held[n:], closed)
+            if isinstance(piece, Frame):
+                yield from self._due(again, piece.first)
+            yield from self._taken(piece, batch)
+        yield from self._due(again, MAX_SEQUENCE + 1)
 
-    def _batch(self, frame: Frame, payload: bytes) -> list[Line | Carried]:
-        """All of a frame or, if it cannot be understood, nothing."""
+    def _due(self, again: list[Record] | None, before: int) -> Iterator[Line]:
+        """Of the removals those that come before a sequence."""
+        while again and again[0].sequence < before:
+            yield self._give([again.pop(0)._replace(time=self._time)])
+
+    def _removals(self, held: list[Piece], closed: Closed) -> list[Record]:
+        """At the first damage: look ahead through the stretch, and tell what it has lost."""
+        seen, ranges = self._seen.copy(), Ranges()
+        numbers = self._numbers
+        self._numbers = dict(numbers)
+        for piece in held:
+            batch = self._understood(piece)
+            if isinstance(batch, _Batch):
+                self._numbers.update(batch.names)
+                for line in batch.lines():
+                    seen.take(line)
+            elif isinstance(piece, Gap):
+                ranges.append((max(piece.after, self._emitted), piece.before or closed.index.last + 1))
+            elif isinstance(piece, Frame) and batch is not None:
+                ranges.append((max(piece.first - 1, self._emitted), piece.last + 1))
+        self._numbers = numbers
+        for address, number in seen.lost(closed):
+            kind = "list" if address.kind == LIST else "value"
+            self.lost.append(Lost(self._path, address.namespace, address.key, kind, number))
+        again, homeless = made_again(closed, seen, ranges)
+        if homeless:
+            detail = f"{homeless} removals that its index frame tells of could not be made again"
+            self._miss(closed.start, closed.end, self._emitted, closed.index.last + 1, "removals", detail)
+        return again
+
+    # --- a frame ------------------------------------------------------------------------------------
+
+    def _understood(self, piece: Piece) -> _Batch | str | None:
+        """A batch frame, or why it cannot be understood; None for other pieces."""
+        if not isinstance(piece, Frame) or piece.kind != KIND_BATCH:
+            return None
+        try:
+            return self._batch(piece)
+        except (BadPayload, BadLine) as error:
+            return str(error)
+
+    def _taken(self, piece: Piece, batch: _Batch | str | None) -> Iterator[Line | Carried]:
+        """What comes along of a piece."""
+        if isinstance(piece, Foreign):
+            if piece.end - piece.offset > MAX_ELEMENT_BYTES:
+                detail = "foreign frames too long to be kept"
+                self._miss(piece.offset, piece.end, self._emitted, self._emitted + 1, "foreign", detail)
+            else:
+                yield Carried(fetch(self._file, self._path, piece.end - piece.offset, piece.offset))
+        elif isinstance(piece, Frame) and isinstance(batch, str):
+            self._miss_frame(piece, "content", batch)
+        elif isinstance(piece, Frame) and isinstance(batch, _Batch):
+            self._numbers.update(batch.names)
+            self.unknown += batch.unknown
+            if batch.nameless:
+                self._miss_frame(piece, "names", f"{batch.nameless} deletions, of what was named in a damaged part")
+            for address in batch.strange:
+                self._strange.setdefault(address, 0)
+            for item in batch.items:
+                yield self._give(item) if isinstance(item, list) else item
+        elif isinstance(piece, Frame) and piece.kind not in (KIND_CLOSE, KIND_HEADER, KIND_INDEX):
+            self._emitted = max(self._emitted, piece.last)
+            yield Carried(self._payload(piece), piece)
+
+    def _give(self, line: Line) -> Line:
+        self._emitted, self._time = line[-1].sequence, line[-1].time
+        self._seen.take(line)
+        self.records += len(line)
+        for record in line:
+            if record.address in self._strange:
+                self._strange[record.address] += 1
+        return line
+
+    def _payload(self, frame: Frame) -> bytes:
+        return fetch(self._file, self._path, frame.payload_length, frame.payload_offset)
+
+    def _batch(self, frame: Frame) -> _Batch:
+        """All of a frame. Raises :class:`BadPayload`, :class:`BadLine` if anything of it cannot be understood."""
         header = self._header
-        raw = decompress(payload, frame.raw_length, header.limits.frame_bytes())
-        numbers = dict(self._numbers)
+        raw = decompress(self._payload(frame), frame.raw_length, header.limits.frame_bytes())
+        names = _Names(self._numbers)
         unknown: list[object] = []
-        out: list[Line | Carried] = []
-        strange: dict[Address, int] = {}
+        items: list[Line | Carried] = []
+        strange: list[Address] = []
         nameless = 0
         for text in raw.split(b"\n"):
-            for line in parse_lines(text) if text else ():
+            for line in _parsed(text, header.limits.depth):
                 if not isinstance(line, list) or [type(part) for part in line[:2]] != [int, int]:
-                    out.append(Carried(text, line=True))
+                    items.append(Carried(text, frame, line=True))
                     continue
-                nameless += self._name(line, numbers)
-                records = list(records_of([line], header.first, header.time, numbers, unknown))
+                nameless += self._name(line, names, strange)
+                records = list(records_of([line], header.first, header.time, names, unknown))
                 if records and not frame.first <= records[0].sequence <= records[-1].sequence <= frame.last:
                     raise BadLine("its lines and its envelope name different sequences")
-                if records:
-                    out.append(records)
                 for record in records:
-                    if record.address is not None and record.address.namespace == UNNAMED:
-                        strange[record.address] = strange.get(record.address, 0) + 1
-        self._numbers = numbers
-        self.unknown += len(unknown)
-        self.records += sum(len(item) for item in out if isinstance(item, list))
-        if nameless:
-            self._miss_frame(frame, "names", f"{nameless} deletions, of what was named in a damaged part")
-        for address, number in strange.items():
-            self._strange[address] = self._strange.get(address, 0) + number
-        return out
+                    _check(record)
+                if records:
+                    items.append(records)
+        return _Batch(items, names, strange, nameless, len(unknown))
 
-    def _name(self, line: list[Any], numbers: dict[int, Address]) -> int:
+    def _name(self, line: list[Any], names: _Names, strange: list[Address]) -> int:
         """Give the addresses of a line that have no name one that says so. Returns how many deletions were left out:
         of addresses of which nothing else is known, not even their kind."""
         left_out = 0
@@ -401,74 +383,42 @@ class Rescue:
                 continue
             if code == DEFINE:
                 fresh.add(number)
-            elif number in numbers or number in fresh:
+            elif number in fresh or names.get(number) is not None:
                 continue
             elif type(code) is int or code in (TAGGED, SET, TRIM):
                 kind = VALUE if code == SET else LIST
-                numbers[number] = Address(UNNAMED, f"{self._behind}-{number}", kind)
+                names[number] = Address(UNNAMED, f"{self._digest:04x}-{self._behind}-{number}", kind)
+                strange.append(names[number])
             elif code == DELETE:
                 line[at] = 1
                 left_out += 1
         return left_out
 
-    # --- what an index frame knows --------------------------------------------------------------------
 
-    def _made_good(self, found: list[Line | Carried], closed: Closed, gaps: list[Gap]) -> Iterator[Line | Carried]:
-        """The lines of a damaged stretch, with the deletions, trims and retirements that its index frame tells of:
-        what they removed does not come back."""
-        seen = _Seen()
-        for item in found:
-            if isinstance(item, list):
-                seen.take(item)
-        for address, entry in closed.lists.items():
-            if entry.count > seen.counts.get(address, 0):
-                missing = entry.count - seen.counts.get(address, 0)
-                self.lost.append(Lost(self._path, address.namespace, address.key, "list", missing))
-        for address, value in closed.values.items():
-            if not value.deleted and value.sequence > seen.newest.get(address, 0):
-                self.lost.append(Lost(self._path, address.namespace, address.key, "value", 1))
-        again = _again(closed, seen, gaps)
-        time = self._header.time
-        for item in found:
-            if isinstance(item, list):
-                while again and again[0].sequence < item[0].sequence:
-                    yield [again.pop(0)._replace(time=item[0].time)]
-                    self.records += 1
-                time = item[-1].time
-            yield item
-        for record in again:
-            self.records += 1
-            yield [record._replace(time=time)]
+def _parsed(text: bytes, levels: int) -> Sequence[Any]:
+    """A line of a payload, if there is one. Raises :class:`BadLine`."""
+    try:
+        return parse_lines(text) if text else ()
+    except ReadFailed:
+        if nests_deeper(text, levels + _AROUND):
+            raise BadLine("an element nests too deep") from None
+        raise
 
 
-def _again(closed: Closed, seen: _Seen, gaps: list[Gap]) -> list[Record]:
-    """Removals that are lost as records, at sequences that are lost: their own, where the index frame tells them."""
-    high = max(closed.index.last + 1, 1)
-    ranges = [(gap.after, gap.before or high) for gap in gaps]
-    taken: set[int] = set()
-    out: list[Record] = []
-
-    def free(sequence: int) -> bool:
-        return sequence not in taken and any(after < sequence < before for after, before in ranges)
-
-    def add(sequence: int, code: str, address: Address | None, argument: int | str | None) -> None:
-        taken.add(sequence)
-        out.append(Record(sequence, code, address, None, argument, 0))
-
-    for scope, sequence in closed.retired.items():
-        if sequence > seen.retired.get(scope, 0) and free(sequence):
-            add(sequence, RETIRE, None, scope)
-    for address, value in closed.values.items():
-        if value.deleted and value.sequence > seen.newest.get(address, 0) and free(value.sequence):
-            add(value.sequence, DELETE, Address(address.namespace, address.key, VALUE), None)
-    for address, entry in closed.lists.items():
-        if entry.floor <= seen.floors.get(address, 0):
-            continue
-        places = [entry.floor, *(n for after, before in ranges for n in range(before - 1, after, -1))]
-        place = next((n for n in places if n >= entry.floor and free(n)), None)
-        if place is not None:
-            add(place, TRIM, address, entry.floor)
-    return sorted(out, key=lambda record: record.sequence)
+def _check(record: Record) -> None:
+    """Raise :class:`BadLine` for what no writer would have taken: it cannot be written again."""
+    try:
+        if record.code in (APPEND, SET):
+            freeze(record.value)
+        if record.code == RETIRE:
+            check_id("scope", record.argument)
+        elif record.code == APPEND and record.argument is not None:
+            str(record.argument).encode("utf-8")
+        if record.address is not None:
+            record.address.namespace.encode("utf-8")
+            record.address.key.encode("utf-8")
+    except (InvalidInput, UnicodeEncodeError) as error:
+        raise BadLine(f"sequence {record.sequence} holds what cannot be stored ({error})") from None
 
 
-__all__ = ["Carried", "Lost", "Missing", "Patient", "Rescue", "Unnamed", "digest_without_header"]
+__all__ = ["Carried", "Lost", "Missing", "Rescue", "Unnamed"]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from .clock import Clock
+from .clock import Clock, wall_time
 from .compact import Rewrite
 from .errors import (
     CorruptLog,
@@ -26,6 +26,7 @@ from .errors import (
     NoSuchSession,
     OpenFailed,
     ReadFailed,
+    StoreLocked,
     WriteFailed,
 )
 from .frame import Frame
@@ -35,18 +36,21 @@ from .layout import (
     ASIDE_SUFFIX,
     LOCK_FILE,
     MAIN_FILE,
+    MAX_SEQUENCE,
     TORN_SUFFIX,
     TRASH_DIR,
+    check_id,
     scope_file_name,
     scope_file_sequence,
 )
 from .lines import RETIRE, Record
 from .lock import WriterLock
-from .rescue import Carried, Lost, Missing, Patient, Rescue, Unnamed, digest_without_header
+from .pieces import Patient, digest_without_header
+from .rescue import Carried, Lost, Missing, Rescue, Unnamed
 from .survey import read_header
 
 _log = logging.getLogger(__name__)
-_GENERATIONS: Final = 4096  # tried when a header is lost
+_GENERATIONS: Final = 256  # tried when a header is lost
 _ATTEMPTS: Final = 8
 LOST_SCOPE: Final = "salvaged-"  # and a life's first sequence: the id of a scope whose header is lost
 
@@ -93,8 +97,9 @@ class Salvaged:
     kept: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Whether anything is missing, or left out."""
-        return bool(self.missing or self.lost or self.unnamed or self.unknown or any(log.left_out for log in self.logs))
+        """Whether anything is missing, left out or in doubt."""
+        doubt = self.time_lost or any(log.left_out or log.doubtful for log in self.logs)
+        return bool(self.missing or self.lost or self.unnamed or self.unknown or doubt)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -145,6 +150,7 @@ def _into(source: Home, session: str, names: list[str], target: Home, new: str) 
             fs.sync_dir(workshop)
             if fs.exists(directory):
                 raise InvalidInput(f"there is a session {new!r} by now", "choose another id")
+            lock.check()  # it is still ours, and so is what stands beside it
             fs.rename(workshop, directory)
             undo.pop_all()
         fs.sync_dir(target.path)
@@ -158,10 +164,11 @@ def _into(source: Home, session: str, names: list[str], target: Home, new: str) 
 def _begin(fs: FileSystem, workshop: str) -> WriterLock:
     """A directory in the trash that nobody sweeps while its lock is held."""
     for _ in range(_ATTEMPTS):
-        fs.make_dir(workshop)
+        with contextlib.suppress(FileExistsError):
+            fs.make_dir(workshop)
         try:
             return WriterLock.acquire(fs, os.path.join(workshop, LOCK_FILE))
-        except FileNotFoundError:  # swept by whoever opened the store at this moment
+        except (FileNotFoundError, StoreLocked):  # swept by whoever opened the store at this moment
             continue
         except BaseException:
             _remove(fs, workshop)
@@ -241,28 +248,46 @@ class _Salvage:
         self.report = Salvaged(session, new, kept=kept)
 
     def run(self, create: Callable[[str], File]) -> Salvaged:
-        self._salvage_main(create)
+        damage = self._salvage_main(create)
         for car in self._living(self._sidecars()):
             self._salvage_sidecar(car, create)
+        if damage is not None and not any(log.records for log in self.report.logs):
+            raise damage
         return self.report
 
     # --- main ---------------------------------------------------------------------------------------
 
-    def _salvage_main(self, create: Callable[[str], File]) -> None:
+    def _salvage_main(self, create: Callable[[str], File]) -> CorruptLog | None:
+        """Returns what is wrong with main if not one frame of it verifies."""
         path = os.path.join(self._directory, MAIN_FILE)
         report = self.report
+        damage: CorruptLog | None = None
         if MAIN_FILE in self._names:
             with closing(self._open(path)) as file:
-                patient = Patient(file)
-                self._main, first, digest = self._main_header(patient, path)
-                rescue = Rescue(patient, path, self._main, first, digest)
-                self._write(rescue, self._new_main(self._main), create(MAIN_FILE), self._note_retirements)
-            report.last, report.time_lost = rescue.last, first is None
-            report.logs.append(SalvagedLog(path, "", rescue.records, rescue.last, doubtful=self._foreign()))
+                try:
+                    self._salvage_main_file(Patient(file), path, create)
+                    return None
+                except CorruptLog as error:  # before anything was made of it
+                    damage = error
+                    report.missing.append(Missing(path, 0, file.size(), 0, 0, error.reason, error.detail, False))
         else:
             report.missing.append(Missing(path, 0, 0, 0, 0, "missing", "there is no main log", True))
-            with closing(create(MAIN_FILE)) as out:
-                Rewrite(out, self._new_main(self._main), epoch=1).finish(0)
+        report.time_lost = True
+        self._main_gaps = [*report.missing]
+        with closing(create(MAIN_FILE)) as out:
+            Rewrite(out, self._new_main(self._main), epoch=1).finish(0)
+        return damage
+
+    def _salvage_main_file(self, file: Patient, path: str, create: Callable[[str], File]) -> None:
+        report = self.report
+        self._main, first, digest = self._main_header(file, path)
+        rescue = Rescue(file, path, self._main, first, digest)
+        self._write(rescue, self._new_main(self._main), create(MAIN_FILE), self._note_retirements)
+        report.last, report.time_lost = rescue.last, first is None
+        doubt = (
+            self._foreign() if first is not None else "its header is lost: only 16 bits of its frames say whose it is"
+        )
+        report.logs.append(SalvagedLog(path, "", rescue.records, rescue.last, doubtful=doubt))
         self._main_gaps = [*report.missing]
 
     def _note_retirements(self, line: list[Record]) -> None:
@@ -298,12 +323,11 @@ class _Salvage:
     def _new_main(self, old: Header) -> Header:
         header: Header = msgspec.structs.replace(
             new_header(KIND_MAIN, self._target.identity, session=self._new or self._session),
-            time=self._target.clock.wall_ms(),
-            limits=old.limits,
-            high=old.high,
-            high_epoch=1 if old.high else 0,
+            time=wall_time(self._target.clock),
+            high=_sequence(old.high),
+            high_epoch=1 if _sequence(old.high) else 0,
             updated=old.updated,
-            floor=old.floor,
+            floor=_sequence(old.floor),
             lives=old.lives,
         )
         return header
@@ -334,26 +358,41 @@ class _Salvage:
             except (ReadFailed, NewerFormat) as error:
                 self._leave_out(path, "", error.cause)
                 continue
-            if digest is None:
-                self._leave_out(path, "", "it holds no whole frame")
-            elif header.kind != KIND_SCOPE or (header.store, header.session) != (self._main.store, self._main.session):
-                self._leave_out(path, header.scope, "it belongs to another session")
+            why = self._why_not(header, digest)
+            if why or digest is None:
+                self._leave_out(path, header.scope, why or "it holds no whole frame")
             else:
                 yield _Source(name, header, first, digest)
+
+    def _why_not(self, header: Header, digest: int | None) -> str:
+        """Why a sidecar cannot come along."""
+        if digest is None:
+            return "it holds no whole frame"
+        if header.kind != KIND_SCOPE or (header.store, header.session) != (self._main.store, self._main.session):
+            return "it belongs to another session"
+        if not 0 < header.first <= MAX_SEQUENCE:
+            return f"its header says that it begins at sequence {header.first}"
+        try:
+            check_id("scope", header.scope)
+        except InvalidInput as error:
+            return error.cause
+        return ""
 
     def _living(self, cars: Iterator[_Source]) -> list[_Source]:
         """The newest life of each scope that no retirement has ended; the others are left out."""
         newest: dict[str, _Source] = {}
-        for car in sorted(cars, key=lambda car: (car.header.first, car.name)):
+        begun: dict[int, str] = {}
+        for car in sorted(cars, key=_rank):
             header, path = car.header, os.path.join(self._directory, car.name)
             boundary = max(self._retired.get(header.scope, 0), self._main.ended(header.first))
             if boundary > header.first:
                 self._leave_out(path, header.scope, f"it was retired at sequence {boundary}")
                 continue
-            older = newest.get(header.scope)
-            if older is not None and older.header.first == header.first:
-                self._leave_out(path, header.scope, f"it is a copy of {older.name}")
+            if header.first in begun:  # the one with a header, and under its own name, comes first
+                self._leave_out(path, header.scope, f"it is a copy of {begun[header.first]}")
                 continue
+            begun[header.first] = car.name
+            older = newest.get(header.scope)
             if older is not None:
                 old = os.path.join(self._directory, older.name)
                 self._leave_out(old, header.scope, f"a later life began at sequence {header.first}")
@@ -366,12 +405,16 @@ class _Salvage:
             new_header(KIND_SCOPE, self._target.identity, session=self._new or self._session, scope=header.scope),
             time=header.time,
             first=header.first,
-            limits=header.limits,
-            high=header.high,
-            high_epoch=1 if header.high else 0,
+            high=_sequence(header.high),
+            high_epoch=1 if _sequence(header.high) else 0,
             updated=header.updated,
         )
-        with closing(self._open(path)) as file:
+        try:
+            file = self._open(path)
+        except ReadFailed as error:  # retired meanwhile by its writer, say
+            self._leave_out(path, header.scope, error.cause)
+            return
+        with closing(file):
             rescue = Rescue(Patient(file), path, header, car.first, car.digest)
             self._write(rescue, fresh, create(scope_file_name(header.first)), lambda _: None)
         self.report.logs.append(SalvagedLog(path, header.scope, rescue.records, rescue.last, doubtful=self._doubt(car)))
@@ -382,6 +425,8 @@ class _Salvage:
             return "its header is lost, and with it the scope's id"
         if max(header.base, header.after) > self.report.last:
             return f"it builds on sequence {max(header.base, header.after)}, but main ends at {self.report.last}"
+        if self.report.time_lost:
+            return "main's header is lost, and with it which lives it says are over"
         for gap in self._main_gaps:
             if gap.before == 0 or gap.before > header.first:
                 return "its retirement may have stood in what is missing of main"
@@ -415,13 +460,23 @@ class _Salvage:
         self.report.unknown += rescue.unknown
 
 
+def _sequence(number: int) -> int:
+    """What a header says, unless it cannot be."""
+    return number if 0 <= number <= MAX_SEQUENCE else 0
+
+
+def _rank(car: _Source) -> tuple[int, bool, bool, str]:
+    first = car.header.first
+    return first, car.first is None, car.name != scope_file_name(first), car.name
+
+
 def _carry(rewrite: Rewrite, item: Carried) -> None:
-    if item.line:
-        rewrite.carry_line(item.data)
-    elif item.frame is not None:
-        rewrite.carry_over(item.frame, item.data)
-    else:
+    if item.frame is None:
         rewrite.carry_bytes(item.data)
+    elif item.line:
+        rewrite.carry_line(item.data, item.frame)
+    else:
+        rewrite.carry_over(item.frame, item.data)
 
 
 __all__ = ["Salvaged", "SalvagedLog", "salvage_session"]

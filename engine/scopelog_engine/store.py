@@ -260,25 +260,29 @@ class Store:
             return
         for name in names:
             try:
-                if not self._in_use(os.path.join(trash, name)):
-                    self._empty(os.path.join(trash, name))
-            except OSError as error:
+                self._sweep(os.path.join(trash, name))
+            except (OSError, ScopelogError) as error:
                 _log.warning("%s could not be removed: %s; it will be tried again", name, error)
 
-    def _in_use(self, directory: str) -> bool:
-        """Whether somebody deletes this session at this moment, or salvages one into this directory."""
+    def _sweep(self, directory: str) -> None:
+        """Empty a directory in the trash, unless somebody is deleting that session at this moment, or salvages one
+        into it."""
         try:
-            WriterLock.acquire(self.fs, os.path.join(directory, LOCK_FILE), create=False).release()
-        except FileNotFoundError:
-            return False
+            lock = WriterLock.acquire(self.fs, os.path.join(directory, LOCK_FILE))
         except StoreLocked:
-            return True
-        return False
+            return
+        except FileNotFoundError:  # somebody was quicker
+            return
+        try:
+            self._empty(directory)
+        finally:
+            lock.release()
 
     def _empty(self, directory: str) -> None:
-        """Remove a directory and its files. Somebody else may be doing the same."""
+        """Remove a directory and its files, whose lock is held: that goes last. Somebody else may do the same."""
         try:
-            for name in self.fs.list_dir(directory):
+            names = [name for name in self.fs.list_dir(directory) if name != LOCK_FILE]
+            for name in [*names, LOCK_FILE]:
                 try:
                     self.fs.unlink(os.path.join(directory, name))
                 except FileNotFoundError:

@@ -80,9 +80,7 @@ LOCKS: Final = (
                 "fenced: ScopelogError | None = None",
             ),
         ),
-        (
-            "tests/test_regressions_mutants.py::test_closing_writes_nothing_to_a_session_that_is_somebody_elses[False]",
-        ),
+        ("tests/test_regressions_mutants.py::test_closing_writes_nothing_to_a_session_that_is_somebody_elses[False]",),
     ),
     Mutant(
         "lock-kept-alive-by-a-child",

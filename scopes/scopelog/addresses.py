@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar, final
 
 from scopelog_engine.elements import Json
 from scopelog_engine.errors import InvalidAddress, InvalidInput
-from scopelog_engine.layout import MAX_NAME_BYTES, MAX_SEQUENCE, check_id
+from scopelog_engine.layout import MAX_NAME_BYTES, MAX_SEQUENCE, UNNAMED, check_id
 from scopelog_engine.lines import APPEND, DELETE, LIST, RETIRE, SET, TRIM, VALUE, Address, new_tuple
 from scopelog_engine.scope import SESSION as SESSION_ID
 from scopelog_engine.scope import Coalescer, Place
@@ -65,7 +65,7 @@ class _Address(Generic[S_co]):
     def __init__(self, scope_id: str, namespace: str, key: str, kind: str) -> None:
         self.scope_id = scope_id
         self.address = Address(_name("namespace", namespace), _name("key", key, empty=True), kind)
-        if namespace.startswith(RESERVED):
+        if namespace.startswith(RESERVED) and namespace != UNNAMED:
             raise InvalidAddress(
                 f"the namespace {namespace!r} is scopelog's own",
                 f"choose one that does not begin with {RESERVED!r}; a session is named by its describe()",

@@ -31,9 +31,11 @@ def test_an_allocation_fails(campaign: Campaign) -> None:
             check=False,
         )
         assert child.returncode == 0, child.stderr[-3000:]
-        failed, died = json.loads(child.stdout)
+        failed, died, stuck = json.loads(child.stdout)
         assert not died or name in HEADERS, f"{died} processes died in {name}"
         assert failed or name == "append"
-        campaign.count(failed)
+        campaign.count(failed + stuck)
+        if stuck:
+            campaign.note(f"no memory, {name}: the interpreter could not let go of the session's lock {stuck} times")
         if died:
             campaign.note(f"no memory, {name}: msgspec took the process with it {died} times, {failed} times it raised")

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import click
 
-from scopelog_engine.rescue import UNNAMED, Missing
+from scopelog_engine.layout import UNNAMED
+from scopelog_engine.rescue import Missing
 from scopelog_engine.salvage import SalvagedLog
 
 from ..addresses import ephemeral
