@@ -174,6 +174,8 @@ def under_fault(seed: int, steps: int) -> Plan:
         rig.faulty = True
         rig.ask("fail")
         play(rig, rng, steps)
+        rig.ask("heal")
+        rig.flush(SID, POWER)  # the kernel tells of what it could not write back at the next sync, however late
         try:
             rig.heal()
         except OpenFailed as error:
