@@ -55,7 +55,7 @@ def _write_back(descriptor: int, rng: Random) -> None:
         return
     data = os.pread(descriptor, 1 << 24, 0).rstrip(b"\0")
     pages = range(max(0, len(data) - _RECENT) // _PAGE, len(data) // _PAGE + 1)
-    for page in rng.sample(pages, min(len(pages), rng.randint(1, 12))):
+    for page in rng.sample(pages, min(len(pages), rng.choice((1, 2, 4, 12)))):
         start, length = ctypes.c_int64(page * _PAGE), ctypes.c_int64(_PAGE * rng.choice((1, 1, 2, 8)))
         if _libc.sync_file_range(descriptor, start, length, _WRITE_AND_WAIT) != 0:
             code = ctypes.get_errno()
