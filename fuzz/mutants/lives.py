@@ -230,8 +230,8 @@ LIVES: Final = (
             ),
             Edit(
                 "store.py",
-                "        finally:\n            lock.release()\n",
-                "        finally:\n            lock.close()\n",
+                "            self._empty(grave)\n        finally:\n            lock.release()\n",
+                "            self._empty(grave)\n        finally:\n            lock.close()\n",
             ),
         ),
         ("tests/test_lock.py::test_deletion_is_refused_while_locked",),

@@ -29,7 +29,13 @@ SALVAGING: Final = (
         "A damaged stretch is read without the names that its index frame repeats.",
         "F8",
         (8, 9),
-        (Edit("rescue.py", "self._numbers = dict(closed.numbers) if damaged else {}", "self._numbers = {}"),),
+        (
+            Edit(
+                "rescue.py",
+                "        self._numbers = dict(closed.numbers)\n        self._start",
+                "        self._numbers = {}\n        self._start",
+            ),
+        ),
         (_TESTS + "test_an_index_frame_gives_the_names_back",),
     ),
     Mutant(
@@ -37,7 +43,7 @@ SALVAGING: Final = (
         "What was deleted, trimmed or retired in a damaged part comes back.",
         "F8, I6",
         (8, 9),
-        (Edit("rescue.py", "again = _again(closed, seen, gaps)", "again: list[Record] = []"),),
+        (Edit("rescue.py", "again, homeless = made_again(closed, seen, ranges)", "again, homeless = [], 0"),),
         (_TESTS + "test_removals_that_an_index_frame_tells_of_are_made_again",),
     ),
     Mutant(
@@ -47,7 +53,7 @@ SALVAGING: Final = (
         (10, 11),
         (
             Edit(
-                "rescue.py",
+                "pieces.py",
                 "if frame.epoch >= epoch and frame.last >= before and not (frame.commits and frame.first <= before):",
                 "if frame.kind:",
             ),
@@ -67,7 +73,13 @@ SALVAGING: Final = (
         "Whoever opens the store removes what is being salvaged.",
         "F8",
         (25,),
-        (Edit("store.py", "if not self._in_use(os.path.join(trash, name)):", "if name:"),),
+        (
+            Edit(
+                "store.py",
+                "        except StoreLocked:\n            return\n        except FileNotFound",
+                "        except StoreLocked:\n            return self._empty(directory)\n        except FileNotFound",
+            ),
+        ),
         (_TESTS + "test_whoever_opens_the_store_does_not_sweep_what_is_under_way",),
     ),
     Mutant(
@@ -75,7 +87,7 @@ SALVAGING: Final = (
         "A block that the disk does not read ends the salvage.",
         "F8, I8",
         (20,),
-        (Edit("rescue.py", "            if error.errno != errno.EIO:\n                raise", "            raise"),),
+        (Edit("pieces.py", "            if error.errno != errno.EIO:\n                raise", "            raise"),),
         (_TESTS + "test_a_place_that_the_disk_cannot_read_is_stepped_over",),
     ),
     Mutant(
@@ -83,7 +95,7 @@ SALVAGING: Final = (
         "Lines of an unknown kind are dropped.",
         "F4 F8",
         (8,),
-        (Edit("salvage.py", "        rewrite.carry_line(item.data)", "        pass"),),
+        (Edit("salvage.py", "        rewrite.carry_line(item.data, item.frame)", "        pass"),),
         (_TESTS + "test_lines_of_a_later_release_come_along",),
     ),
     Mutant(
@@ -99,5 +111,35 @@ SALVAGING: Final = (
             ),
         ),
         ("tests/test_codecs.py::test_zeros_covers_and_reserved_magics",),
+    ),
+    Mutant(
+        "salvage-leaves-no-room-for-a-deletion",
+        "A trim that is made again takes the sequence that the deletion of another list needs.",
+        "F8, I6",
+        (8, 9),
+        (Edit("removals.py", "key=lambda item: -item[1].floor", "key=lambda item: item[1].floor"),),
+        ("tests/test_regressions_salvage.py::test_a_trim_that_is_made_again_leaves_room_for_a_deletion",),
+    ),
+    Mutant(
+        "salvage-takes-wrong-content-for-none",
+        "What was removed in a frame of wrong content comes back.",
+        "F8, I6",
+        (9, 30),
+        (Edit("rescue.py", "(isinstance(piece, Gap) or isinstance(batch, str))", "isinstance(piece, Gap)"),),
+        ("tests/test_regressions_salvage.py::test_a_frame_whose_content_is_wrong_is_damage_like_any_other",),
+    ),
+    Mutant(
+        "sweep-without-the-lock",
+        "The trash is emptied though nobody holds the lock of what lies there.",
+        "F8",
+        (25,),
+        (
+            Edit(
+                "store.py",
+                "            self._empty(directory)\n        finally:\n            lock.release()",
+                "            lock.release()\n        finally:\n            self._empty(directory)",
+            ),
+        ),
+        ("tests/test_regressions_salvage.py::test_a_sweep_holds_the_lock_while_it_empties",),
     ),
 )
