@@ -25,7 +25,9 @@ from typing import Any, Final
 from fuzz.matrix import RIGS, ROWS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-TIMEOUT: Final = 1500  # seconds a test file may take
+TIMEOUT: Final = 1500  # seconds a test may take
+LONG: Final = ("sequences", "interleavings", "mutations", "processes_errors", "processes_kill", "disks", "fuzzers")
+"""Rigs in order of the time they take: the longest begin first, so that the processors end together."""
 
 
 def marked(root: Path = ROOT / "tests") -> dict[Path, set[tuple[int, str]]]:
@@ -95,8 +97,7 @@ class Run:
     """The test files of a campaign, in as many processes as there are processors."""
 
     def __init__(self, files: Sequence[Path], environment: dict[str, str], extra: Sequence[str]) -> None:
-        # The longest first, as far as is known: whole rigs, then the tests that every run makes.
-        self._todo = sorted(files, key=lambda path: ("crash" not in path.parts, path))
+        self._todo = sorted(files, key=_rank)
         self._environment, self._extra = environment, extra
         self._lock = threading.Lock()
         self.failed: list[str] = []
@@ -118,6 +119,12 @@ class Run:
                 else:
                     self.failed.append(name)
                     print(f"{took}  {name} FAILED\n{done.stdout}{done.stderr}", flush=True)
+
+
+def _rank(path: Path) -> tuple[bool, int, Path]:
+    """Whole rigs first, then the tests that every run makes."""
+    name = path.stem.removeprefix("test_")
+    return "crash" not in path.parts, next((n for n, long in enumerate(LONG) if name.startswith(long)), len(LONG)), path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
