@@ -205,6 +205,7 @@ class SimDisk:
         self.watch: Callable[[str], None] | None = None
         """Called before every step, with its operation; it may look at the disk, and must not change it."""
         self.lock = RLock()
+        self._looked_at = type(self).begin is not SimDisk.begin
         self._tree = Tree()
         self._faults: list[_Fault] = []
         self._crash: tuple[int, Mode, int] | None = None
@@ -334,8 +335,8 @@ class SimDisk:
 
     @property
     def armed(self) -> bool:
-        """Whether a fault of :meth:`fail` has still to strike, or goes on."""
-        return bool(self._faults)
+        """Whether a fault of :meth:`fail` has still to strike, or goes on, or a subclass looks at every operation."""
+        return self._looked_at or bool(self._faults)
 
     def crash_at(self, step: int, mode: Mode = "before", torn: int = 0) -> None:
         """Raise SimCrash in step number ``step`` (see ``steps``) and in every operation after it.
