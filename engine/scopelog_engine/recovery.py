@@ -138,9 +138,11 @@ def _mend(fs: FileSystem, log: Recovered, report: Recovery) -> None:
     found, path = log.survey, log.path
     if found.verdict == LIVE:
         if found.size > found.end and not found.covered:
+            log.size = found.end  # untouched zeros behind a cover that does not reach the end
+        if log.size < found.size or not found.clean:
+            # Also to the same length: in the last block may stand, behind the end, what an earlier cut took away.
             with log.handle.pin() as file:
-                file.truncate(found.end)  # untouched zeros behind a cover that does not reach the end
-            log.size = found.end
+                file.truncate(log.size)
         return
     with log.handle.pin() as file:
         kept, length = _keep(fs, file, path, found)
