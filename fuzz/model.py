@@ -306,7 +306,7 @@ class ModelSession:
         for scope in {*self.lives, *got, *([trying[0]] if trying else [])} - {SESSION_ID}:
             boundary = retired.get(scope, 0)
             # A life that was retired before anything was in it left nothing to come back.
-            lived = [life for life in self.lives.get(scope, []) if not life.ended or life.every()]
+            lived = [life for life in self.lives.get(scope, []) if not life.ended or life.every() or life.high]
             lives = [life for life in lived if not life.ended or life.ended > boundary]
             if trying is not None and trying[0] == scope and not lives:
                 lives = [Life()]

@@ -207,7 +207,7 @@ class Rig(Handles):
                 life.stored = match(life.stored, got.pop(scope, []))
             claim = session.durable_seq(scope_of(scope), POWER)
             assert claim >= life.handle, f"{scope!r}: acknowledged at POWER up to {life.handle}, durable to {claim}"
-            assert claim <= life.process
+            assert claim <= life.process, f"{scope!r}: durable to {claim}, stored to {life.process}"
             life.power = max(life.power, claim)
         assert not {scope for scope, ops in got.items() if ops} - retiring, f"unknown scopes: {got}"
         doubtful = {scope for scope, life in model.living().items() if life.doubt}

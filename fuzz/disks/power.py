@@ -99,6 +99,7 @@ class Machine:
             if told == after:
                 if messy:
                     scribble(session, rng)
+                worker.rig.going_down[0] = 1
                 cut(str(self.directory), flags)
                 self.cuts += 1
             return False
@@ -114,6 +115,7 @@ class Machine:
                 cut(str(self.directory), flags)  # the child had no more to say: at rest
                 self.cuts += 1
             self.stop()
+            worker.rig.going_down[0] = 0
         self.start()
         return outcome
 
