@@ -160,10 +160,10 @@ def test_the_page_cache_lets_go_of_bytes_before_they_are_written_again(monkeypat
 
 def test_a_log_that_ends_in_the_middle_of_a_block_is_cut_there_once_more() -> None:
     """A power cut had taken a tail of a sidecar by its length alone: its bytes still stood in the last block, behind
-    the end of the file. The next process appended something else, the power was cut again, and of that ext4 had kept the
-    length and not the bytes: frames of the epoch before the last, a whole chain, stood there as if they had never been
-    lost, with sequences that another log had been given since. Cutting the file at its own end clears the rest of the
-    block. (Power cuts of ext4 find it; ``SCOPELOG_SEED=2`` in ``test_disks_power.py`` did.)"""
+    the end of the file. The next process appended something else, the power was cut again, and of that ext4 had kept
+    the length and not the bytes: frames of the epoch before the last, a whole chain, stood there as if they had never
+    been lost, with sequences that another log had been given since. Cutting the file at its own end clears the rest of
+    the block. (Power cuts of ext4 find it; ``SCOPELOG_SEED=2`` in ``test_disks_power.py`` did.)"""
     disk = SimDisk()
     session = opened(disk).session("s")
     session.commit([HISTORY.append(0)])

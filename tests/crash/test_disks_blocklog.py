@@ -102,7 +102,7 @@ def test_every_flush(script: str, bench: Bench, campaign: Campaign) -> None:
         run = Recorded(bench, SCRIPTS[script], settings)
         assert run.outcome.end == "done" and len(run.log.entries) > run.first
         positions = run.log.positions(run.first)
-        for position in positions[:: max(1, len(positions) // (24 if campaign.full else 2))]:
+        for position in positions[:: max(1, len(positions) // (24 if campaign.full else 1))]:
             run.replay(run.log.whole(position), f"{script} {settings}")
             for n in range(2 if campaign.full else 1):
                 run.replay(run.log.sample(position, Random(n)), f"{script} {settings}, seed {n}")

@@ -26,7 +26,7 @@ from fuzz.simdisk import CrashPolicy, KeepAll, LoseAll, RandomLoss, SimDisk
 from scopelog import UnsupportedPlatform, WriteFailed
 
 SETTINGS = (Settings(), Settings(PROCESS, PROCESS), Settings(POWER, POWER))
-SLICE = 9
+SLICE = 14
 """In an ordinary run every so manyth step of a script is a cut."""
 
 
@@ -130,7 +130,7 @@ def again(mount: Mount, left: SimDisk, where: str) -> None:
 @pytest.mark.fault(11, 12, 13, 14, 33, rig="F")
 def test_cut_again_and_again(directory: Path, campaign: Campaign) -> None:
     """Random play, a cut at a random step, any legal loss, and on with what is left."""
-    for seed in campaign.seeds(2):
+    for seed in campaign.seeds(1):
         rng = Random(seed)
         mount, disk = Mount(directory, rng.choice(SETTINGS)), SimDisk()
         for round_ in range(4):
@@ -196,7 +196,7 @@ def test_failing_reads(op: str, directory: Path, campaign: Campaign) -> None:
     mount, disk = Mount(directory), SimDisk()
     assert mount.run(disk, written).end == "done"
     models = copy.deepcopy(mount.rig.models)
-    limit = 60 if campaign.full else 3
+    limit = 60 if campaign.full else 2
     for nth in range(1, limit + 1):
         for persistent in (False, True):
             fault = Fault(op, persistent=persistent)
