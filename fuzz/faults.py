@@ -100,6 +100,7 @@ class Run:
         self._todo = sorted(files, key=_rank)
         self._environment, self._extra = environment, extra
         self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
         self.failed: list[str] = []
 
     def work(self) -> None:
@@ -111,14 +112,26 @@ class Run:
             name = str(path.relative_to(ROOT))
             began = time.monotonic()
             command = [sys.executable, "-m", "pytest", "-m", "fault", f"--timeout={TIMEOUT}", *self._extra, name]
-            done = subprocess.run(command, cwd=ROOT, env=self._environment, capture_output=True, text=True, check=False)
+            with subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as child:
+                self._running.add(child)
+                output = child.communicate()[0]
+                self._running.discard(child)
             with self._lock:
                 took = f"{time.monotonic() - began:6.0f} s"
-                if done.returncode in (0, 5):  # 5: nothing was chosen
+                if child.returncode in (0, 5):  # 5: nothing was chosen
                     print(f"{took}  {name}", flush=True)
                 else:
                     self.failed.append(name)
-                    print(f"{took}  {name} FAILED\n{done.stdout}{done.stderr}", flush=True)
+                    print(f"{took}  {name} FAILED\n{output}", flush=True)
+
+    def stop(self) -> None:
+        """Begin no more files, and end those under way; what their tests have told so far counts."""
+        with self._lock:
+            self._todo = []
+        for child in [*self._running]:
+            child.terminate()
 
 
 def _rank(path: Path) -> tuple[bool, int, Path]:
@@ -150,8 +163,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workers = [threading.Thread(target=run.work) for _ in range(max(1, chosen.jobs))]
         for worker in workers:
             worker.start()
-        for worker in workers:
-            worker.join()
+        try:
+            for worker in workers:
+                worker.join()
+        except KeyboardInterrupt:
+            run.stop()
+            for worker in workers:
+                worker.join()
         lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
     table = tally(lines)
     text = document(table, lines, time.monotonic() - began, chosen.seed, chosen.seconds)
