@@ -120,7 +120,9 @@ class Run:
                 self._running.discard(child)
             with self._lock:
                 took = f"{time.monotonic() - began:6.0f} s"
-                if child.returncode in (0, 5):  # 5: nothing was chosen
+                if child.returncode == 5:  # nothing was chosen
+                    continue
+                if child.returncode == 0:
                     print(f"{took}  {name}", flush=True)
                 else:
                     self.failed.append(name)

@@ -1,8 +1,8 @@
 """The fault matrix: what the engine must survive, a number and a sentence a row. Tests name the rows they provoke.
 
 ``@pytest.mark.fault(4, 5, rig="M")`` says: this test provokes rows 4 and 5 by byte mutation. Rigs: S a simulated disk,
-M mutation of real files, K system calls of real processes (strace), P power cuts of a real file system, F a strict
-FUSE file system, B a replayed block log, R resource limits.
+M mutation of real files, K system calls of real processes (ptrace, strace), P power cuts of a real file system, F a
+strict FUSE file system, B a replayed block log, R resource limits.
 """
 
 from __future__ import annotations

@@ -111,8 +111,10 @@ def test_what_verifies_is_salvaged(stored: Path, tmp_path: Path) -> None:
     lines = made.stdout.splitlines()
     assert "main log" in lines[0] and "scope op-1" in lines[1]
     assert lines[2].startswith(f"missing: {main}: ") and ": checksum: " in lines[2] and lines[2].endswith("(damage)")
-    assert lines[3].startswith(f"unnamed: {main}: 49 writes to a value are under scopelog.salvaged ")
-    assert lines[-1] == f"s2: salvaged up to sequence {report['last']}; something is missing"
+    assert lines[3].startswith(f"unnamed: {main}: 49 writes to a value are under scopelog.salvaged/")
+    assert lines[-1] == f"s2: salvaged up to sequence {report['last']}; something is missing or in doubt"
+    refused(call("salvage", stored, "s", "--into", tmp_path / "third"), 2, "--into needs NEW")
+    assert not (tmp_path / "third").exists()
     assert main.read_bytes() == before
     assert elements(stored, "s2") == [1, 2, 3]
     refused(call("salvage", stored, "s", "s2"), 2, "there is a session 's2' already")

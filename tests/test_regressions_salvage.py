@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from scopelog import ManualClock, Salvaged, Session, Store, list_of, value
+from scopelog import CorruptLog, ManualClock, Salvaged, Session, Store, list_of, value
 from scopelog_engine import pieces
+from scopelog_engine.check import worst
 from scopelog_engine.frame import Frame
 from scopelog_engine.header import encode_header
 from scopelog_engine.layout import KIND_BATCH, KIND_INDEX, LOCK_FILE, TRASH_DIR, UNNAMED, scope_file_name
@@ -405,3 +406,49 @@ def test_a_damaged_stretch_is_not_held_in_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert report.lost and sum(log.records for log in report.logs) == 64
     assert peak < 50_000_000, f"{peak:,} bytes"
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def test_check_does_not_call_a_damaged_session_sound_because_it_is_in_use(tmp_path: Path) -> None:
+    """Damage in the middle of a log that was open was taken for its end so far, and the verdict was sound."""
+    path = tmp_path / "store"
+
+    def work(session: Session) -> None:
+        for n in range(8):
+            session.commit([MESSAGES.append(n)])
+        pad(session)
+
+    image = written(path, work)
+    with Store.open(lay(path, image)) as store, store.session(CHAT) as session:
+        session.commit([MESSAGES.append("in use")])
+        assert worst(store.check()) == 0
+    image = {name: data for name, data in image_of(path).items() if not name.endswith("LOCK")}
+    with Store.open(lay(path, broken(image, 3))) as store, store.session(CHAT):
+        found = [finding for finding in store.check() if finding.severity != "note"]
+        assert [(f.severity, f.reason, f.sequence) for f in found] == [("unread", "live", 2)]
+        assert worst(store.check()) == 3
+    with Store.open(path) as store:
+        assert worst(store.check()) == 2
+
+
+def test_check_says_of_no_scope_that_it_is_ahead_of_a_damaged_main(tmp_path: Path) -> None:
+    """The end of the good prefix was taken for main's end; the scope went on at the next open."""
+    path = tmp_path / "store"
+    image = build(path, closed=True)
+    last = max(f.first for f in frames_of(image[MAIN]) if f.kind == KIND_BATCH)
+    first = min(f.first for f in frames_of(image[MAIN]) if f.kind == KIND_BATCH and f.first > 1)
+    assert first < last
+    with Store.open(lay(path, broken(image, 1))) as store:
+        assert {finding.reason for finding in store.check()} == {"checksum"}
+
+
+def test_the_hint_for_a_damaged_store_file_leads_out(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    image = build(path, closed=True)
+    with pytest.raises(CorruptLog, match="move it away"):
+        Store.open(lay(path, image | {"store.zst": bytes(50)}))
+    (path / "store.zst").unlink()
+    with Store.open(path) as store:
+        assert store.sessions() == [CHAT] and worst(store.check()) == 0

@@ -45,6 +45,7 @@ TORN: Final = "torn"
 DAMAGE: Final = "corrupt"
 UNREAD: Final = "unread"
 NOTE: Final = "note"
+_LOOKS: Final = 5  # at the end of a log that somebody writes to
 _FIRST_PIECE: Final = 4 * 1024  # read for the first frame of a stretch; most are shorter
 
 
@@ -142,8 +143,7 @@ def _check_session(store: Checked, directory: str, deep: bool) -> list[Finding]:
         found.run(judge=True)
         return found.findings
     except StoreLocked as error:
-        live = Finding(NOTE, directory, 0, 0, "live", f"in use by process {error.pid}: its end was not judged")
-        return [*(f for f in found.findings if f.reason != "end"), live]
+        return _live(store, directory, deep, found.findings, f"in use by process {error.pid}")
     except OSError as error:
         found.findings.append(Finding(NOTE, directory, 0, 0, "lock", f"the lock could not be taken ({error})"))
         return found.findings
@@ -153,6 +153,23 @@ def _check_session(store: Checked, directory: str, deep: bool) -> list[Finding]:
         return again.findings
     finally:
         lock.release()
+
+
+def _live(store: Checked, directory: str, deep: bool, findings: list[Finding], who: str) -> list[Finding]:
+    """A session that somebody writes to: half a frame at its end is on its way, and not there at the next look. What
+    stays there cannot be judged without the lock, but it is not sound either."""
+    stays = {(f.path, f.offset): f for f in findings if f.reason == "end"}
+    for _ in range(_LOOKS):
+        if not stays:
+            break
+        again = _Session(store, directory, deep)
+        again.run(judge=False)
+        stays = {(f.path, f.offset): f for f in again.findings if f.reason == "end" and (f.path, f.offset) in stays}
+    told = [f for f in findings if f.reason != "end"]
+    for path, offset in stays:
+        detail = f"{who}: what follows is no frame, and can be judged when it is closed"
+        told.append(Finding(UNREAD, path, offset, stays[path, offset].sequence, "live", detail))
+    return [*told, Finding(NOTE, directory, 0, 0, "live", f"{who}: its end was not judged")]
 
 
 class _Session:
@@ -215,7 +232,8 @@ class _Session:
                 found = survey(file, path, judge=judge, whole=newest is None)
             self._judge(found, path, judge, end)
             if kind == KIND_MAIN:
-                self._main_last = found.sequence
+                # Of a damaged log the end of the good prefix is not the end: what follows counts, too.
+                self._main_last = found.high if found.verdict == CORRUPT else found.sequence
                 self._main = LogView.of_survey(handle, path, found)
                 keep = True
             elif max(header.base, header.after) > self._main_last:

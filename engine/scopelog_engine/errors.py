@@ -31,6 +31,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Self
 
 
@@ -161,10 +162,12 @@ class CorruptLog(ScopelogError):
     """
 
     def __init__(self, *, path: str, offset: int, sequence: int, reason: str, detail: str) -> None:
-        super().__init__(
-            f"{path} is damaged at offset {offset}, after sequence {sequence}: {detail}",
-            "read what is before it, salvage what is on both sides into a new session, or restore the file from a copy",
+        remedy = (
+            "read what is before it, salvage what is on both sides into a new session, or restore the file from a copy"
         )
+        if os.path.basename(path) == "store.zst":
+            remedy = "move it away: the sessions say which store they are of, and opening it for writing makes it again"
+        super().__init__(f"{path} is damaged at offset {offset}, after sequence {sequence}: {detail}", remedy)
         self.path = path
         self.offset = offset
         self.sequence = sequence

@@ -12,6 +12,7 @@ from scopelog_engine.rescue import Missing
 from scopelog_engine.salvage import SalvagedLog
 
 from ..addresses import ephemeral
+from ..errors import InvalidInput
 from ..store import Store
 from . import output
 from .looking import Survey, opened, require, to_write
@@ -137,17 +138,22 @@ def copy(store: str, session: str, new: str, upto: int | None, as_json: bool) ->
 def salvage(store: str, session: str, new: str | None, into: str | None, as_json: bool) -> None:
     """Make a new session NEW of everything that verifies in SESSION, on both sides of any damage.
 
-    Without NEW nothing is written: what would come along, and what is missing, is told. SESSION is neither changed nor
-    locked; where the disk cannot read it, that place is stepped over. Sequences, tags and times stay. Ephemeral scopes
-    that are not over come along. NEW appears when all of it is durable, or not at all.
+    Salvage before anybody opens SESSION for writing: that cuts torn tails and sets files aside, which are not looked
+    into. Without NEW nothing is written: what would come along, and what is missing, is told. SESSION is neither
+    changed nor locked; where the disk cannot read it, that place is stepped over. Sequences, tags and times stay.
+    Ephemeral scopes that are not over come along. NEW appears when all of it is durable, or not at all.
 
     Each log is told with the writes that verify, then each missing place: bytes, sequences, and why. Where an index
     frame tells what stood there, lists and values are named that have lost something; deletions that it tells of are
     made again. Lists and values whose names stood in a missing place come along under scopelog.salvaged.
 
+    Exit code 0 says that it was done, whether something is missing or not; --json tells.
+
     With --json there is one object: session, new, last, logs, missing, lost, unnamed, unknown, time_lost
     and kept (scopes/README.md, "Salvage").
     """
+    if into is not None and new is None:
+        raise InvalidInput("--into needs NEW: without it nothing is written", "name the new session")
     with opened(store) as source, contextlib.ExitStack() as stack:
         target = stack.enter_context(Store.open(into)) if into is not None else None
         found = source.salvage(session, new, into=target)
@@ -160,17 +166,19 @@ def salvage(store: str, session: str, new: str | None, into: str | None, as_json
         output.put_text(printable(_missing_line(gap)))
     for lost in found.lost:
         what = f"{output.count(lost.number, 'element')} of the list" if lost.kind == "list" else "the newest value of"
-        output.put_text(printable(f"lost: {what} {lost.namespace} {lost.key}"))
+        output.put_text(printable(f"lost: {what} {lost.namespace}/{lost.key}, of {lost.path}"))
     for entry in found.unnamed:
-        where = f"{output.count(entry.number, 'write')} to a {entry.kind} are under {UNNAMED} {entry.key}"
+        where = f"{output.count(entry.number, 'write')} to a {entry.kind} are under {UNNAMED}/{entry.key}"
         output.put_text(printable(f"unnamed: {entry.path}: {where}"))
     if found.unknown:
         output.put_text(f"left out: {output.count(found.unknown, 'write')} of a later release")
     if found.time_lost:
-        output.put_text("note: the main log's header is lost, and with it when things were written")
+        output.put_text("note: the main log's header is lost: times count from 1970, not from when things were written")
     for path in found.kept:
         output.put_text(printable(f"note: {path}: kept by an earlier recovery, not looked into"))
-    verdict = "something is missing" if found else "nothing is missing"
+    verdict = "something is missing or in doubt" if found else "nothing is missing"
+    if found.kept and not found:
+        verdict += " but what earlier recoveries kept aside"
     output.put_text(printable(verdict if new is None else f"{new}: salvaged up to sequence {found.last}; {verdict}"))
 
 
