@@ -124,10 +124,16 @@ def nothing_cut_silently(left: SimDisk, now: SimDisk) -> None:
             assert any(name.startswith(path) and files[name] == cut for name in files), f"{len(cut)} bytes of {path}"
 
 
+def _of(living: set[str], files: Image) -> Image:
+    """The logs, without those of retired scopes."""
+    return frozenset((p, d) for p, d in logs(files) if not p.endswith(".scope.zst") or p in living)
+
+
 def repair_again(rig: Rig, whole: Image, power: bool, repairs: Repairs) -> None:
     """The repair, cut down at each of its steps and run again, ends in the same bytes as one that was not (I7).
 
-    After a mere kill the power is not cut: that may take what is to be repaired.
+    After a mere kill the power is not cut: that may take what is to be repaired. The file of a retired scope is left
+    out: a repair that had to sync main removes it, and one that has nothing to sync waits for the next sync.
     """
     disk = rig.disk.copy()
     left: dict[bytes, tuple[SimDisk, str]] = {}
@@ -145,6 +151,8 @@ def repair_again(rig: Rig, whole: Image, power: bool, repairs: Repairs) -> None:
         rig.fork(disk).open_store().session(SID)
     for outcome, where in left.values():
         steady_identities()
-        rig.fork(outcome).open_store().session(SID)
+        again = rig.fork(outcome).open_store().session(SID)
+        living = {state.log.path for state in again._writer._scopes.values() if state.log is not None}
         repairs.cuts += 1
-        assert logs(image(outcome)) == logs(whole), f"repaired differently, cut down {where} of the repair"
+        same = _of(living, image(outcome)) == _of(living, whole)
+        assert same, f"repaired differently, cut down {where} of the repair"
