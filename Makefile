@@ -8,7 +8,7 @@ STREAM ?=
 export STREAM
 ARGS ?=
 SEED ?= 0
-SECONDS ?= 20
+SECONDS ?= 10
 RESULTS ?=
 K ?=
 TARGET ?= scanner

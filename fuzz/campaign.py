@@ -6,7 +6,7 @@ everything, and its random part goes on for a while. The environment decides:
 
 =========================  =========================================================================
 SCOPELOG_FAULTS=1          a campaign: ``campaign.full`` is true, ``seeds`` goes on for SCOPELOG_SECONDS
-SCOPELOG_SECONDS=s         how long each random part goes on, in seconds (20)
+SCOPELOG_SECONDS=s         how long each random part goes on, in seconds (10)
 SCOPELOG_SEED=n            the first seed (0)
 SCOPELOG_FAULTS_REPORT=f   append one line of JSON a test to this file
 =========================  =========================================================================
@@ -86,7 +86,7 @@ def campaign(request: pytest.FixtureRequest) -> Campaign:
     made = Campaign(
         seed=int(os.environ.get("SCOPELOG_SEED") or 0),
         full=bool(os.environ.get("SCOPELOG_FAULTS")),
-        seconds=float(os.environ.get("SCOPELOG_SECONDS") or 20),
+        seconds=float(os.environ.get("SCOPELOG_SECONDS") or 10),
         rows=tuple(sorted(_marks(request.node))),
     )
     request.node.stash[_CAMPAIGN] = made

@@ -145,7 +145,7 @@ def _rank(path: Path) -> tuple[bool, int, Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz.faults", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="the first seed of every random part (0)")
-    parser.add_argument("--seconds", type=float, default=20, help="how long each random part goes on (20)")
+    parser.add_argument("--seconds", type=float, default=10, help="how long each random part goes on (10)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="test files side by side")
     parser.add_argument("--write", type=Path, help="write the table to this file as well")
     parser.add_argument("-k", dest="expression", help="only tests that match, as in pytest")
