@@ -8,16 +8,19 @@ begins with the shape and the mutation's name: ``Salvaging(shape(S), SimBed()).h
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from unittest.mock import patch
 
 from fuzz.mutation_rig import SAME, Bed
 from fuzz.mutations import apply
 from fuzz.shapes import Files, Log, Shape
 from scopelog import CorruptLog, ForeignFile, LogRecord, ManualClock, NoSuchSession, Salvaged, Store
-from scopelog_engine.layout import KIND_BATCH, UNNAMED
+from scopelog_engine.layout import KIND_BATCH, KIND_HEADER, KIND_INDEX, UNNAMED
 from scopelog_engine.store import Store as EngineStore
 
 NEW: Final = "salvaged"
@@ -43,6 +46,7 @@ class Salvaging:
         bed.lay(shape.files)
         with _opened(bed) as store, store.reader(shape.session) as reader:
             self.records = {(record.scope, record.seq): record for record in reader.records()}
+        self._indexes = [f for f in shape.main.frames if f.kind in (KIND_HEADER, KIND_INDEX)]
         self.written: dict[tuple[str, int], list[tuple[object, ...]]] = {}
         for log in shape.known:
             for op in log.ops:
@@ -62,7 +66,7 @@ class Salvaging:
 
     def _hold(self, files: Files, own: bool) -> str:
         self.bed.lay(files)
-        with _opened(self.bed) as store:
+        with _opened(self.bed) as store, self._stretches():
             try:
                 report = store.salvage(self.shape.session, NEW)
             except (CorruptLog, ForeignFile, NoSuchSession):
@@ -81,6 +85,14 @@ class Salvaging:
         if own:
             self._complete(report, found, files)
         return DONE
+
+    def _stretches(self) -> contextlib.AbstractContextManager[object]:
+        """Stretches of some shapes are shorter than any release makes them; salvage must know, for what it concludes
+        from their length."""
+        lengths = [b.offset - a.end for a, b in itertools.pairwise(self._indexes)]
+        if not lengths:
+            return contextlib.nullcontext()
+        return patch.multiple("scopelog_engine.rescue", STRETCH_BYTES=min(lengths), CLOSE_INDEX_BYTES=min(lengths))
 
     def _right(self, report: Salvaged, found: list[LogRecord], own: bool) -> None:
         assert len({(record.scope, record.seq) for record in found}) == len(found)
